@@ -1,13 +1,31 @@
 /**
- * The public surface: one namespace a module.
+ * The public surface: one namespace a module. What needs a driver is behind a subpath: `longhaul/sqlite`, `longhaul/openai`.
  *
  * @since 0.1.0
  */
+export * as LLMSimulated from "./layers/LLMSimulated.ts"
+export * as Memory from "./layers/Memory.ts"
+export * as Rows from "./layers/Rows.ts"
+export * as Agent from "./programs/Agent.ts"
+export * as Budget from "./programs/Budgets.ts"
+export * as Enrichment from "./programs/Enrichment.ts"
+export * as FanOut from "./programs/FanOut.ts"
+export * as Invoker from "./programs/Invoker.ts"
+export * as Workflow from "./programs/Workflow.ts"
+export * as Admission from "./services/Admission.ts"
+export * as Checkpointer from "./services/Checkpointer.ts"
+export * as CircuitBreaker from "./services/CircuitBreaker.ts"
 export * as Errors from "./services/Errors.ts"
 export * as Failure from "./services/Failure.ts"
 export * as Identity from "./services/Identity.ts"
+export * as Journal from "./services/Journal.ts"
 export * as LLM from "./services/LLM.ts"
+export * as Outcome from "./services/Outcome.ts"
+export * as OutputAdapter from "./services/OutputAdapter.ts"
 export * as Price from "./services/Price.ts"
+export * as Retry from "./services/Retry.ts"
 export * as RowSource from "./services/RowSource.ts"
+export * as Store from "./services/Store.ts"
+export * as ToolCall from "./services/ToolCall.ts"
 export * as Usage from "./services/Usage.ts"
 export { Usd } from "./services/Usd.ts"

@@ -111,12 +111,22 @@ export class StorageError extends Schema.TaggedError<StorageError>()("StorageErr
 /**
  * Why a run stopped before its end. `budget`: the next call does not fit under the cap. `max_calls`: the call limit is reached. `provider`: no
  * row can succeed (quota, key, model). `outage`: the provider stayed down past the limit. `storage`: the book cannot be written. `fenced`:
- * another worker took the run over. `operator`: asked to. `fail_fast`: the first failed row, in fail-fast mode.
+ * another worker took the run over. `breach`: a bill above its hold. `operator`: asked to. `fail_fast`: the first failed row, in fail-fast mode.
  *
  * @since 0.1.0
  */
 export const StopReason = Schema.Struct({
-  kind: Schema.Literal("budget", "max_calls", "provider", "outage", "storage", "fenced", "operator", "fail_fast"),
+  kind: Schema.Literal(
+    "budget",
+    "max_calls",
+    "provider",
+    "outage",
+    "storage",
+    "fenced",
+    "breach",
+    "operator",
+    "fail_fast"
+  ),
   message: Schema.String
 })
 /** @since 0.1.0 */

@@ -1,0 +1,192 @@
+/**
+ * A journal in memory: the same rule and the same laws as a durable one, within one process.
+ *
+ * @since 0.1.0
+ */
+import { Effect, Layer } from "effect"
+import {
+  type Book,
+  type CallRecord,
+  type CheckpointRecord,
+  type Facts,
+  type HoldRecord,
+  holdId,
+  type Needs,
+  type OutcomeRecord,
+  type RowRecord,
+  type WorkerRecord,
+  type Writes
+} from "../services/Book.ts"
+import { type Driver, Journal, make, type Reads } from "../services/Journal.ts"
+
+interface Tables {
+  readonly books: Map<string, Book>
+  readonly rows: Map<string, Array<RowRecord>>
+  readonly workers: Map<string, Map<number, WorkerRecord>>
+  readonly holds: Map<string, HoldRecord>
+  readonly calls: Map<string, Array<CallRecord>>
+  /** By run, then by `seq`; each row's outcomes in order of epoch. */
+  readonly outcomes: Map<string, Map<number, ReadonlyArray<OutcomeRecord>>>
+  readonly checkpoints: Map<string, Map<number, CheckpointRecord>>
+  readonly latest: Map<string, number>
+  readonly values: Map<string, string>
+}
+
+/**
+ * A fresh memory driver.
+ *
+ * @since 0.1.0
+ */
+export const makeDriver = (): Driver => {
+  const tables: Tables = {
+    books: new Map(),
+    rows: new Map(),
+    workers: new Map(),
+    holds: new Map(),
+    calls: new Map(),
+    outcomes: new Map(),
+    checkpoints: new Map(),
+    latest: new Map(),
+    values: new Map()
+  }
+  return {
+    durable: false,
+    location: "memory",
+    reads: reads(tables),
+    transact: (needs, decide) => Effect.sync(() => apply(tables, decide(factsOf(tables, needs))))
+  }
+}
+
+/**
+ * The journal in memory.
+ *
+ * @since 0.1.0
+ */
+export const layer: Layer.Layer<Journal> = Layer.scoped(
+  Journal,
+  Effect.suspend(() => make(makeDriver()))
+)
+
+const inner = <K, L, V>(map: Map<K, Map<L, V>>, key: K): Map<L, V> => {
+  const found = map.get(key) ?? new Map<L, V>()
+  map.set(key, found)
+  return found
+}
+
+const list = <K, V>(map: Map<K, Array<V>>, key: K): Array<V> => {
+  const found = map.get(key) ?? []
+  map.set(key, found)
+  return found
+}
+
+const factsOf = (tables: Tables, needs: Needs): Facts => ({
+  books: new Map([...needs.runs].flatMap((id) => entry(id, tables.books.get(id)))),
+  live: new Map([...needs.runs].map((id) => [id, liveOf(tables, id)])),
+  versions: new Map([...needs.checkpoints].map((id) => [id, tables.latest.get(id) ?? 0])),
+  holds: new Map([...needs.claims].map((id) => [id, [...tables.holds.values()].filter((hold) => hold.runId === id)])),
+  workers: new Map([...needs.claims].map((id) => [id, Math.max(0, ...inner(tables.workers, id).keys())]))
+})
+
+const entry = <K, V>(key: K, value: V | undefined): ReadonlyArray<readonly [K, V]> =>
+  value === undefined ? [] : [[key, value]]
+
+const liveOf = (tables: Tables, id: string): ReadonlySet<number> =>
+  new Set([...inner(tables.workers, id).values()].filter((worker) => worker.live).map((worker) => worker.worker))
+
+const apply = (tables: Tables, writes: Writes): void => {
+  for (const [id, book] of writes.books) tables.books.set(id, Object.freeze(book))
+  for (const worker of writes.workers) writeWorker(tables, worker)
+  for (const { at, runId, worker } of writes.beats) beat(tables, runId, worker, at)
+  for (const { discard, runId } of writes.unloads) {
+    tables.rows.delete(runId)
+    if (discard) tables.books.delete(runId)
+    if (discard) tables.workers.delete(runId)
+  }
+  for (const row of writes.rows) list(tables.rows, row.runId)[row.seq] = row
+  for (const { epoch, runId, seq } of writes.epochs) {
+    const rows = list(tables.rows, runId)
+    const row = rows[seq]
+    if (row !== undefined) rows[seq] = { ...row, epoch }
+  }
+  for (const [id, hold] of writes.holds) tables.holds.set(id, hold)
+  for (const hold of writes.closed) tables.holds.delete(holdId(hold))
+  for (const call of writes.calls) list(tables.calls, call.runId).push(call)
+  for (const outcome of writes.outcomes) {
+    const ofRun = inner(tables.outcomes, outcome.runId)
+    ofRun.set(outcome.seq, [...(ofRun.get(outcome.seq) ?? []), outcome])
+  }
+  for (const checkpoint of writes.checkpoints) {
+    inner(tables.checkpoints, checkpoint.id).set(checkpoint.version, Object.freeze(checkpoint))
+    tables.latest.set(checkpoint.id, checkpoint.version)
+  }
+  for (const { all, id, upto } of writes.prunes) {
+    if (all) tables.latest.delete(id)
+    const versions = inner(tables.checkpoints, id)
+    for (const { status, version } of [...versions.values()]) {
+      if (version <= upto && (all || status !== "DONE")) versions.delete(version)
+    }
+  }
+  for (const put of writes.puts) {
+    for (const [key, value] of put.entries) if (put.replace || !tables.values.has(key)) tables.values.set(key, value)
+  }
+}
+
+const beat = (tables: Tables, runId: string, worker: number, at: number): void => {
+  const before = inner(tables.workers, runId).get(worker)
+  if (before !== undefined) inner(tables.workers, runId).set(worker, { ...before, beatAt: at })
+}
+
+const writeWorker = (tables: Tables, worker: WorkerRecord): void => {
+  const workers = inner(tables.workers, worker.runId)
+  const before = workers.get(worker.worker)
+  workers.set(worker.worker, before === undefined || worker.live ? worker : { ...before, live: false })
+}
+
+const reads = (tables: Tables): Reads => {
+  const latest = (row: RowRecord) => inner(tables.outcomes, row.runId).get(row.seq)?.at(-1)
+  const isPending = (row: RowRecord) => latest(row)?.epoch !== row.epoch
+  const covered = (row: RowRecord, commitSeq: number) =>
+    (inner(tables.outcomes, row.runId).get(row.seq) ?? []).some((outcome) => outcome.commitSeq <= commitSeq)
+  return {
+    book: (runId) => Effect.sync(() => tables.books.get(runId)),
+    books: Effect.sync(() => [...tables.books.values()]),
+    workers: (runId) => Effect.sync(() => [...inner(tables.workers, runId).values()]),
+    pending: (runId, after, limit) =>
+      Effect.sync(() => {
+        const rows = list(tables.rows, runId)
+        const page: Array<RowRecord> = []
+        for (let seq = after + 1; seq < rows.length && page.length < limit; seq++) {
+          const row = rows[seq]
+          if (row !== undefined && isPending(row)) page.push(row)
+        }
+        return page
+      }),
+    results: (runId, after, limit) =>
+      Effect.sync(() =>
+        list(tables.rows, runId)
+          .slice(after + 1, after + 1 + limit)
+          .map((row) => ({ row, outcome: latest(row) }))
+      ),
+    openCalls: (runId) =>
+      Effect.sync(() => {
+        const rows = list(tables.rows, runId)
+        return list(tables.calls, runId).filter((call) => {
+          const row = rows[call.seq]
+          return row !== undefined && isPending(row)
+        })
+      }),
+    idsUpto: (runId, commitSeq) =>
+      Effect.sync(() =>
+        list(tables.rows, runId)
+          .filter((row) => covered(row, commitSeq))
+          .map((row) => row.id)
+      ),
+    checkpoints: (id) => Effect.sync(() => [...inner(tables.checkpoints, id).keys()].sort((a, b) => a - b)),
+    checkpoint: (id, version) =>
+      Effect.sync(() => {
+        const latestVersion = tables.latest.get(id) ?? 0
+        return inner(tables.checkpoints, id).get(version ?? latestVersion)
+      }),
+    values: (keys) => Effect.sync(() => new Map(keys.flatMap((key) => entry(key, tables.values.get(key)))))
+  }
+}

@@ -1,0 +1,322 @@
+/**
+ * The provider behind the official `openai` SDK, or any server that speaks chat completions. The SDK builds the request (URL, auth, headers); the
+ * exchange itself is ours, because the SDK's own retries, follows redirects, drops some error bodies and (in v6) lets its timeout end with the
+ * headers. So one `generate` is one physical request, on version 6 and 7 alike.
+ *
+ * @example
+ * import { Redacted } from "effect"
+ * import * as LLMOpenAI from "longhaul/openai"
+ * const fromEnvironment = LLMOpenAI.layer // OPENAI_API_KEY, OPENAI_BASE_URL
+ * const local = LLMOpenAI.layerWith({ apiKey: Redacted.make("any"), baseUrl: "http://127.0.0.1:11434/v1", name: "ollama" })
+ *
+ * @since 0.1.0
+ */
+import { Clock, Config, ConfigError, Effect, Either, Layer, Redacted } from "effect"
+import OpenAI from "openai"
+import { classify, type Input } from "../services/Classify.ts"
+import { causeChain, type LLMError } from "../services/Errors.ts"
+import { answer, type ChatAnswer, type ChatRequest, LLM, type LLMShape, type TokenUsage } from "../services/LLM.ts"
+
+/**
+ * A key or base URL that is left out is read from `OPENAI_API_KEY` and `OPENAI_BASE_URL`. `timeoutMs` (default 120,000) covers the whole call, headers
+ * and body; above 300,000 the platform's own limit of five silent minutes comes first. `maxBodyBytes` (default 4 MiB) bounds an answer. `name` is the
+ * provider's name, by default the host: breaker and cool-down belong to it.
+ *
+ * @since 0.1.0
+ */
+export interface Options {
+  readonly apiKey?: Redacted.Redacted | undefined
+  readonly baseUrl?: string | undefined
+  readonly timeoutMs?: number | undefined
+  readonly maxBodyBytes?: number | undefined
+  readonly name?: string | undefined
+}
+
+/**
+ * The provider with these options.
+ *
+ * @since 0.1.0
+ */
+export const layerWith = (options: Options): Layer.Layer<LLM, ConfigError.ConfigError> =>
+  Layer.effect(
+    LLM,
+    Effect.suspend(() => make(options))
+  )
+
+/**
+ * The provider by the environment: `OPENAI_API_KEY`, and `OPENAI_BASE_URL` if it is set.
+ *
+ * @since 0.1.0
+ */
+export const layer: Layer.Layer<LLM, ConfigError.ConfigError> = layerWith({})
+
+/**
+ * The provider with options that are read from the configuration.
+ *
+ * @since 0.1.0
+ */
+export const layerConfig = (config: Config.Config.Wrap<Options>): Layer.Layer<LLM, ConfigError.ConfigError> =>
+  Layer.effect(LLM, Effect.flatMap(Config.unwrap(config), make))
+
+const make = Effect.fnUntraced(function* (options: Options) {
+  const key = yield* readKey(options.apiKey)
+  const client = yield* makeClient(key, yield* readBaseUrl(options.baseUrl))
+  const limits: Limits = {
+    timeoutMs: Math.min(options.timeoutMs ?? 120_000, 2 ** 31 - 1),
+    maxBodyBytes: options.maxBodyBytes ?? 4 * 1024 * 1024
+  }
+  // A server may quote the key back at us: no error text leaves this file without passing here.
+  const scrub = (text: string) => text.replaceAll(key, "<redacted>")
+  const shape: LLMShape = {
+    provider: options.name ?? new URL(client.baseURL).host,
+    generate: Effect.fnUntraced(function* (request) {
+      const reply = yield* Effect.promise((signal) => exchange(client, request, limits, scrub, signal))
+      const now = yield* Clock.currentTimeMillis
+      return yield* Either.flatMap(reply, (reply) => readReply(reply, request, scrub, now))
+    })
+  }
+  return shape
+})
+
+const keyName = "OPENAI_API_KEY"
+const urlName = "OPENAI_BASE_URL"
+const absent = (fallback: string) => (error: ConfigError.ConfigError) =>
+  ConfigError.isMissingDataOnly(error) ? Effect.succeed(fallback) : Effect.fail(error)
+
+const readKey = Effect.fnUntraced(function* (given: Redacted.Redacted | undefined) {
+  const config = Effect.map(Config.redacted(keyName), Redacted.value)
+  const key = (given === undefined ? yield* Effect.catchAll(config, absent("")) : Redacted.value(given)).trim()
+  if (key === "") return yield* Effect.fail(ConfigError.MissingData([keyName], missingKey))
+  // What is not visible ASCII cannot stand in a header, and the platform's complaint about it would quote the key.
+  return /^[\x21-\x7e]+$/.test(key)
+    ? key
+    : yield* Effect.fail(ConfigError.InvalidData([keyName], "The API key is not one word of visible ASCII characters"))
+})
+
+const missingKey = `There is no API key: set ${keyName}, or pass apiKey to LLMOpenAI.layerWith (a server that wants none takes any word)`
+
+/** `null` is the SDK's word for its own default. A URL with a password in it is refused: it would stand in every error. */
+const readBaseUrl = Effect.fnUntraced(function* (given: string | undefined) {
+  const baseUrl = given ?? (yield* Effect.catchAll(Config.string(urlName), absent(""))).trim()
+  if (baseUrl === "") return null
+  const url = URL.canParse(baseUrl) ? new URL(baseUrl) : undefined
+  return url !== undefined && /^https?:$/.test(url.protocol) && url.username === "" && url.password === ""
+    ? baseUrl
+    : yield* Effect.fail(
+        ConfigError.InvalidData([urlName], "The base URL is not an http or https URL without user and password")
+      )
+})
+
+const makeClient = (apiKey: string, baseURL: string | null) =>
+  Effect.try({
+    try: () => new OpenAI({ apiKey, baseURL, maxRetries: 0 }),
+    catch: () =>
+      ConfigError.InvalidData(
+        [keyName],
+        "The openai SDK refuses its settings: see OPENAI_CUSTOM_HEADERS and OPENAI_LOG"
+      )
+  })
+
+interface Limits {
+  readonly timeoutMs: number
+  readonly maxBodyBytes: number
+}
+
+type Scrub = (text: string) => string
+
+interface Reply {
+  readonly status: number
+  readonly ok: boolean
+  readonly headers: { readonly get: (name: string) => string | null }
+  readonly text: string
+}
+
+/**
+ * One physical request, ended by the answer, the deadline, the size limit or an interruption. Never rejects. The controller is this call's own, so no
+ * listener outlives it.
+ */
+const exchange = async (
+  client: OpenAI,
+  request: ChatRequest,
+  limits: Limits,
+  scrub: Scrub,
+  interrupted: AbortSignal
+): Promise<Either.Either<Reply, LLMError>> => {
+  const controller = new AbortController()
+  const abort = () => controller.abort()
+  const deadline = setTimeout(abort, limits.timeoutMs)
+  interrupted.addEventListener("abort", abort, { once: true })
+  let seen: Pick<Input, "status" | "headers"> = {}
+  try {
+    const body = requestBody(request)
+    const { url, req } = await client.buildRequest({ method: "post", path: "/chat/completions", body })
+    const response = await fetch(url, { ...req, redirect: "manual", signal: controller.signal })
+    const headers = { get: (name: string) => scrubbed(response.headers.get(name), scrub) }
+    seen = { status: response.status, headers }
+    // A refusal is known by its status, even if its body never ends.
+    const text = response.ok
+      ? await readAll(response, limits.maxBodyBytes)
+      : await readAll(response, 64 * 1024).catch(() => "")
+    return Either.right({ status: response.status, ok: response.ok, headers, text })
+  } catch (error) {
+    const networkCode = controller.signal.aborted ? "DEADLINE" : codeOf(error)
+    const cause = new Error(scrub(causeChain(error).join(": ")))
+    return Either.left(classify({ ...seen, ...(networkCode === undefined ? {} : { networkCode }), cause }))
+  } finally {
+    clearTimeout(deadline)
+    interrupted.removeEventListener("abort", abort)
+  }
+}
+
+const scrubbed = (text: string | null, scrub: Scrub) => (text === null ? null : scrub(text))
+
+const readAll = async (response: Response, limit: number): Promise<string> => {
+  const chunks: Array<Uint8Array> = []
+  let size = 0
+  for await (const chunk of response.body ?? []) {
+    size += chunk.byteLength
+    // Leaving the loop cancels the stream and closes the socket.
+    if (size > limit)
+      throw Object.assign(new Error(`The answer is larger than ${limit} bytes`), { code: "BODY_TOO_LARGE" })
+    chunks.push(chunk)
+  }
+  return Buffer.concat(chunks).toString()
+}
+
+/** The first code in the chain of causes: fetch wraps the socket's error, which may be several in one. */
+const codeOf = (error: unknown): string | undefined => {
+  if (!isFields(error)) return undefined
+  if (typeof error.code === "string") return error.code
+  const inner = Array.isArray(error.errors) ? [error.cause, ...error.errors] : [error.cause]
+  return inner.map(codeOf).find((code) => code !== undefined)
+}
+
+/** Only what is asked for is sent: a server may refuse a word that it does not know. */
+const requestBody = (request: ChatRequest): Fields => ({
+  model: request.model,
+  messages: request.messages,
+  max_completion_tokens: request.maxOutputTokens,
+  ...(request.temperature === undefined ? {} : { temperature: request.temperature }),
+  ...(request.effort === undefined ? {} : { reasoning_effort: request.effort }),
+  ...responseFormat(request.format)
+})
+
+const responseFormat = (format: ChatRequest["format"]): Fields => {
+  if (format.mode === "text") return {}
+  if (format.mode === "json_object") return { response_format: { type: "json_object" } }
+  const name = format.name.replace(/[^A-Za-z0-9_-]/g, "_").slice(0, 64)
+  const json_schema = { name, schema: format.schema, strict: isStrict(format.schema) }
+  return { response_format: { type: "json_schema", json_schema } }
+}
+
+/** The words of a schema that strict mode is sure to take (https://platform.openai.com/docs/guides/structured-outputs#supported-schemas). */
+const strictWords = new Set(
+  "$schema $defs $ref type enum const anyOf items description properties required additionalProperties".split(" ")
+)
+
+/** Strict mode refuses a whole request for one word too many, so it is asked for only where the schema surely fits. */
+const isStrict = (schema: object): boolean => {
+  const known = strictness.get(schema)
+  if (known !== undefined) return known
+  const strict = isFields(schema) && schema.type === "object" && fitsStrict(schema)
+  strictness.set(schema, strict)
+  return strict
+}
+/** A schema is one object for all rows of an agent. */
+const strictness = new WeakMap<object, boolean>()
+
+const fitsStrict = (schema: unknown): boolean => {
+  if (!isFields(schema)) return false
+  const words = Object.keys(schema)
+  if (words.length === 0 || !words.every((word) => strictWords.has(word))) return false
+  if ("$ref" in schema && words.length > 1) return false
+  const properties = isFields(schema.properties) ? schema.properties : {}
+  const required: ReadonlyArray<unknown> = Array.isArray(schema.required) ? schema.required : []
+  const closed =
+    schema.additionalProperties === false && Object.keys(properties).every((name) => required.includes(name))
+  if (schema.type === "object" && !closed) return false
+  const anyOf: ReadonlyArray<unknown> = Array.isArray(schema.anyOf) ? schema.anyOf : []
+  const items = "items" in schema ? [schema.items] : []
+  const defs = isFields(schema.$defs) ? Object.values(schema.$defs) : []
+  return [...Object.values(properties), ...anyOf, ...items, ...defs].every(fitsStrict)
+}
+
+const readReply = (
+  reply: Reply,
+  request: ChatRequest,
+  scrub: Scrub,
+  now: number
+): Either.Either<ChatAnswer, LLMError> => {
+  const { status, headers } = reply
+  const fail = (input: Input) => Either.left(classify({ status, headers, now, ...input }))
+  if (!reply.ok) return fail({ body: scrubbedJson(parse(reply.text), scrub) })
+  const body = isJson(headers.get("content-type")) ? parse(reply.text) : undefined
+  if (!isFields(body)) return fail({ networkCode: "INVALID_BODY" })
+  const choice = Array.isArray(body.choices) ? body.choices[0] : undefined
+  // Once a model has begun to write, a gateway can only report an error inside the 200.
+  const error = body.error ?? (isFields(choice) ? choice.error : undefined)
+  if (error !== undefined && error !== null) return fail({ body: { error: scrubbedJson(error, scrub) } })
+  if (!Array.isArray(body.choices)) return fail({ networkCode: "INVALID_BODY" })
+  return Either.right(readAnswer(body, isFields(choice) ? choice : { finish_reason: null }, reply, request))
+}
+
+/** What the model said, judged by nobody yet: an empty, cut or refused answer is an answer, and was billed. */
+const readAnswer = (body: Fields, choice: Fields, reply: Reply, request: ChatRequest): ChatAnswer => {
+  const message = isFields(choice.message) ? choice.message : {}
+  const finish = choice.finish_reason === undefined ? "stop" : choice.finish_reason
+  return answer({
+    text: typeof message.content === "string" ? message.content : "",
+    model: typeof body.model === "string" ? body.model : request.model,
+    usage: readUsage(body.usage),
+    finish: typeof finish === "string" ? finish : "unknown",
+    refusal: typeof message.refusal === "string" && message.refusal !== "" ? message.refusal : undefined,
+    requestId: reply.headers.get("x-request-id") ?? undefined
+  })
+}
+
+/**
+ * `undefined` unless every number is one and they agree: a wrong bill is worse than the hold. No request has zero input tokens, so a zero is a server
+ * that does not count.
+ */
+const readUsage = (usage: unknown): TokenUsage | undefined => {
+  if (!isFields(usage)) return undefined
+  const inputs = isFields(usage.prompt_tokens_details) ? usage.prompt_tokens_details : {}
+  const outputs = isFields(usage.completion_tokens_details) ? usage.completion_tokens_details : {}
+  const tokens: TokenUsage = {
+    inputTokens: count(usage.prompt_tokens),
+    cachedTokens: count(inputs.cached_tokens ?? 0),
+    cacheWriteTokens: count(inputs.cache_write_tokens ?? 0),
+    outputTokens: count(usage.completion_tokens),
+    reasoningTokens: count(outputs.reasoning_tokens ?? 0)
+  }
+  const total = count(usage.total_tokens ?? tokens.inputTokens + tokens.outputTokens)
+  const agree =
+    tokens.inputTokens > 0 &&
+    tokens.cachedTokens + tokens.cacheWriteTokens <= tokens.inputTokens &&
+    tokens.reasoningTokens <= tokens.outputTokens &&
+    total === tokens.inputTokens + tokens.outputTokens
+  return agree ? tokens : undefined
+}
+
+/** A count of tokens, or NaN, which agrees with nothing. */
+const count = (value: unknown): number =>
+  typeof value === "number" && Number.isSafeInteger(value) && value >= 0 ? value : Number.NaN
+
+type Fields = Readonly<Record<string, unknown>>
+const isFields = (value: unknown): value is Fields =>
+  typeof value === "object" && value !== null && !Array.isArray(value)
+
+/** A server that does not name its type is judged by the text alone. */
+const isJson = (contentType: string | null) => contentType === null || /[/+]json\b/i.test(contentType)
+
+const parse = (text: string, reviver?: (key: string, value: unknown) => unknown): unknown => {
+  try {
+    return JSON.parse(text, reviver)
+  } catch {
+    return undefined
+  }
+}
+
+/** Scrubbed after parsing, so that no escape in the JSON hides the key. */
+const scrubbedJson = (value: unknown, scrub: Scrub): unknown =>
+  parse(JSON.stringify(value) ?? "", (_key, item) => (typeof item === "string" ? scrub(item) : item))

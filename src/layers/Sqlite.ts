@@ -1,0 +1,130 @@
+/**
+ * Everything durable in one SQLite file: journal, store and checkpointer, with FULL commits, on a connection of its own.
+ *
+ * @example
+ * import { Sqlite } from "longhaul/sqlite"
+ * const durable = Sqlite.layer({ filename: "vendors.db" }) // tests: Memory.layer
+ *
+ * @since 0.1.0
+ */
+import { existsSync } from "node:fs"
+import { dirname, resolve } from "node:path"
+import * as SqlClient from "@effect/sql/SqlClient"
+import type { SqlError } from "@effect/sql/SqlError"
+import * as SqliteClient from "@effect/sql-sqlite-node/SqliteClient"
+import { Cause, Config, type ConfigError, Context, Effect, Layer, Schedule } from "effect"
+import * as Checkpointer from "../services/Checkpointer.ts"
+import { StorageError } from "../services/Errors.ts"
+import { type Driver, Journal, make } from "../services/Journal.ts"
+import * as Store from "../services/Store.ts"
+import { makeDriver } from "./JournalSql.ts"
+
+/** @since 0.1.0 */
+export interface SqliteConfig {
+  /** The database file; it is created if its directory exists. */
+  readonly filename: string
+  /** False: a missing file is an error, so that a mistyped name never starts an empty book. Default true. */
+  readonly create?: boolean | undefined
+}
+
+/**
+ * Journal, Store and Checkpointer in one SQLite file.
+ *
+ * @since 0.1.0
+ */
+export const layer = (
+  config: SqliteConfig
+): Layer.Layer<Journal | Store.Store | Checkpointer.Checkpointer, StorageError> =>
+  Layer.merge(Store.layer, Checkpointer.layer).pipe(
+    Layer.provideMerge(Layer.scoped(Journal, Effect.flatMap(open(config), make)))
+  )
+
+/**
+ * The same from configuration.
+ *
+ * @since 0.1.0
+ */
+export const layerConfig = (
+  config: Config.Config.Wrap<SqliteConfig>
+): Layer.Layer<Journal | Store.Store | Checkpointer.Checkpointer, StorageError | ConfigError.ConfigError> =>
+  Layer.unwrapEffect(Effect.map(Config.unwrap(config), layer))
+
+/** How long a statement waits for another process, in milliseconds: the wait blocks the whole event loop, so it is short and repeated. */
+const BUSY_MS = 100
+const busy = Schedule.intersect(Schedule.jittered(Schedule.spaced("50 millis")), Schedule.recurs(50))
+
+/**
+ * The driver over a SQLite file.
+ *
+ * @since 0.1.0
+ */
+export const open = (config: SqliteConfig) =>
+  Effect.gen(function* () {
+    const path = config.filename === ":memory:" ? config.filename : resolve(config.filename)
+    if (path !== ":memory:") yield* checkPath(path, config.create ?? true)
+    const context = yield* Layer.build(
+      SqliteClient.layer({ filename: path, prepareCacheSize: 1000, prepareCacheTTL: "365 days" })
+    ).pipe(Effect.catchAllCause((cause) => Effect.fail(toStorageError(path, Cause.squash(cause)))))
+    const client = Context.get(context, SqlClient.SqlClient)
+    const dialect = {
+      location: path,
+      begin: "begin immediate",
+      toStorageError: (error: SqlError) => toStorageError(path, error.cause)
+    }
+    const driver = yield* Effect.gen(function* () {
+      yield* client.unsafe(`pragma busy_timeout = ${BUSY_MS}`)
+      yield* client`pragma synchronous = full`
+      return yield* makeDriver(dialect).pipe(Effect.provideService(SqlClient.SqlClient, client))
+    }).pipe(
+      Effect.catchTag("SqlError", (error) => Effect.fail(dialect.toStorageError(error))),
+      retryBusy
+    )
+    return { ...driver, transact: (needs, decide) => retryBusy(driver.transact(needs, decide)) } satisfies Driver
+  })
+
+/** The driver of the schedule is made only when it is needed: nearly no commit ever waits. */
+const retryBusy = <A>(write: Effect.Effect<A, StorageError>): Effect.Effect<A, StorageError> =>
+  Effect.catchAll(write, (error) =>
+    error.reason === "busy"
+      ? Effect.retry(write, { schedule: busy, while: (again) => again.reason === "busy" })
+      : Effect.fail(error)
+  )
+
+const checkPath = (path: string, create: boolean) =>
+  Effect.suspend(() => {
+    if (!existsSync(dirname(path))) {
+      return Effect.fail(
+        new StorageError({
+          reason: "cannot_open",
+          path,
+          message: `the directory of ${path} does not exist: create it, or name another --db`
+        })
+      )
+    }
+    return create || existsSync(path)
+      ? Effect.void
+      : Effect.fail(new StorageError({ reason: "cannot_open", path, message: `there is no database ${path}` }))
+  })
+
+/** SQLite's result codes (https://sqlite.org/rescode.html) by what an operator can do about them. */
+const toStorageError = (path: string, cause: unknown): StorageError => {
+  const code = typeof cause === "object" && cause !== null && "code" in cause ? String(cause.code) : ""
+  const detail = cause instanceof Error ? cause.message : String(cause)
+  const fail = (reason: StorageError["reason"], message: string) => new StorageError({ reason, message, path, cause })
+  if (/Could not locate the bindings file|NODE_MODULE_VERSION|bindings/.test(detail)) {
+    return fail(
+      "binding_missing",
+      'the native SQLite binding is not built: npm 12 blocks install scripts, so add "allowScripts": { "better-sqlite3": true } to package.json, then run npm rebuild better-sqlite3'
+    )
+  }
+  if (code.startsWith("SQLITE_BUSY") || code.startsWith("SQLITE_LOCKED"))
+    return fail("busy", `${path} is locked by another process`)
+  if (code === "SQLITE_FULL" || code === "SQLITE_IOERR_WRITE")
+    return fail("full", `no space left for ${path}: free some and resume`)
+  if (code.startsWith("SQLITE_READONLY"))
+    return fail("read_only", `${path} or its directory cannot be written: check its permissions`)
+  if (code.startsWith("SQLITE_CORRUPT") || code === "SQLITE_NOTADB")
+    return fail("corrupt", `${path} is damaged or not a SQLite database`)
+  if (code === "SQLITE_CANTOPEN") return fail("cannot_open", `${path} cannot be opened: ${detail}`)
+  return fail("failed", `SQLite refused (${code === "" ? "no code" : code}) on ${path}: ${detail}`)
+}

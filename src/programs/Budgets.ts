@@ -1,0 +1,73 @@
+/**
+ * The namespace `Budget` as users see it: the budget of a run, and `within`, a budget around a program written by hand: every agent inside is metered by one book
+ * and one cap.
+ *
+ * @example
+ * import { Effect } from "effect"
+ * import { Agent, Budget, LLMSimulated, Memory } from "longhaul"
+ * import { Schema } from "effect"
+ * const agent = Agent.make({ name: "a", model: "simulated", prompt: (name: string) => name, output: Schema.Struct({ summary: Schema.String }) })
+ * const program = Effect.forEach(["Acme", "Initech"], (name) => agent.run(name), { concurrency: 8 }).pipe(
+ *   Budget.within({ runId: "two-names", maxCostUsd: 1 }),
+ *   Effect.provide([Memory.layer, LLMSimulated.layer()])
+ * )
+ *
+ * @since 0.1.0
+ */
+import { Clock, Effect } from "effect"
+import * as Budget from "../services/Budget.ts"
+import * as CircuitBreaker from "../services/CircuitBreaker.ts"
+import { Journal } from "../services/Journal.ts"
+import { LLM } from "../services/LLM.ts"
+import * as Meter from "../services/Meter.ts"
+import * as Price from "../services/Price.ts"
+import * as Retry from "../services/Retry.ts"
+import * as Invoker from "./Invoker.ts"
+import * as RunRecord from "./RunRecord.ts"
+
+export { Budget, type BudgetOptions, type BudgetShape, layer, make, type Reading } from "../services/Budget.ts"
+
+/**
+ * Runs the program under a cap. What it spends is in the book under `runId`: the same id again goes on with what is left. When the cap stops it, its agents fail
+ * with `RunStopped`.
+ *
+ * @since 0.1.0
+ */
+export const within =
+  (
+    options: Budget.BudgetOptions & {
+      readonly runId: string
+      readonly retry?: Retry.RetryPolicy
+      readonly graceMs?: number
+    }
+  ) =>
+  <A, E, R>(program: Effect.Effect<A, E, R>) =>
+    Effect.scoped(
+      Effect.gen(function* () {
+        const [journal, llm] = yield* Effect.all([Journal, LLM])
+        const { runId } = options
+        const now = yield* Clock.currentTimeMillis
+        const { book, fence } = yield* RunRecord.open(journal, {
+          found: yield* journal.reads.book(runId),
+          fresh: { runId, job: "within", scope: runId, status: "running", source: "{}", createdAt: now, chunkSize: 1 },
+          limits: yield* Budget.make(options).limits
+        })
+        const meter = Meter.make({ journal, book, fence, graceMs: options.graceMs ?? 10_000 })
+        const invoker = Invoker.make({
+          llm,
+          meter,
+          health: CircuitBreaker.of(llm),
+          prices: yield* Price.Price,
+          now,
+          retry: options.retry ?? Retry.standard,
+          memo: 0,
+          openCalls: [],
+          reused: new Map(),
+          spans: false
+        })
+        return yield* Effect.ensuring(
+          Effect.provideService(program, Invoker.Invoker, invoker),
+          Effect.ignore(journal.flush)
+        )
+      })
+    )

@@ -1,0 +1,212 @@
+/**
+ * What a run's book says: totals, rows with their outcomes, checkpoints. Every figure is over the run's whole life.
+ *
+ * @since 0.1.0
+ */
+import { Chunk, Effect, Either, Option, Schema, Stream } from "effect"
+import type { Book, RunStatus } from "../services/Book.ts"
+import { type Checkpoint, type CheckpointError, Checkpointer } from "../services/Checkpointer.ts"
+import { RunRefused, type StopReason, StorageError } from "../services/Errors.ts"
+import * as Failure from "../services/Failure.ts"
+import { Journal } from "../services/Journal.ts"
+import { type Outcome, Stored } from "../services/Outcome.ts"
+import * as Usage from "../services/Usage.ts"
+import { Usd } from "../services/Usd.ts"
+
+/**
+ * Totals of a run. On a finished run `calls = rows + reruns - unasked - storeHits - memoHits - replays + retries + repairs`, and `usage.cost = spent`.
+ * `cap` null: none. `reason`: why it is suspended. `filtered`: source rows that the job's `where` left out.
+ *
+ * @since 0.1.0
+ */
+export interface Totals {
+  readonly runId: string
+  readonly job: string
+  readonly status: RunStatus
+  readonly reason: StopReason | null
+  readonly rows: number
+  readonly filtered: number
+  readonly done: number
+  readonly partial: number
+  readonly failed: number
+  readonly pending: number
+  readonly usage: Usage.Usage
+  readonly spent: Usd
+  readonly uncertain: Usd
+  readonly held: Usd
+  readonly cap: Usd | null
+  readonly calls: number
+  readonly retries: number
+  readonly repairs: number
+  readonly replays: number
+  readonly storeHits: number
+  readonly memoHits: number
+  readonly unasked: number
+  readonly reruns: number
+}
+
+/**
+ * The totals of a book. Frozen.
+ *
+ * @since 0.1.0
+ */
+export const totals = (book: Book): Totals =>
+  Object.freeze({
+    runId: book.runId,
+    job: book.job,
+    status: book.status,
+    reason: book.reason,
+    rows: book.rows,
+    filtered: book.filtered,
+    done: book.done,
+    partial: book.partial,
+    failed: book.failed,
+    pending: book.rows - book.done - book.partial - book.failed,
+    usage: Usage.make({ ...book, cost: book.spent }),
+    spent: book.spent,
+    uncertain: book.uncertain,
+    held: book.held,
+    cap: book.cap,
+    calls: book.calls,
+    retries: book.retries,
+    repairs: book.repairs,
+    replays: book.replays,
+    storeHits: book.storeHits,
+    memoHits: book.memoHits,
+    unasked: book.unasked,
+    reruns: book.reruns
+  })
+
+/**
+ * A run's totals, with its record.
+ *
+ * @since 0.1.0
+ */
+export const status = (runId: string): Effect.Effect<Totals, RunRefused | StorageError, Journal> =>
+  Effect.map(bookOf(runId), totals)
+
+/**
+ * The record of a run, or `not_found`.
+ *
+ * @since 0.1.0
+ */
+export const bookOf = (runId: string): Effect.Effect<Book, RunRefused | StorageError, Journal> =>
+  Effect.flatMap(Journal, (journal) =>
+    Effect.flatMap(journal.reads.book(runId), (book) =>
+      book === undefined
+        ? new RunRefused({ reason: "not_found", message: `there is no run ${runId} in ${journal.location}` })
+        : Effect.succeed(book)
+    )
+  )
+
+/**
+ * Every run that the database holds, oldest first.
+ *
+ * @since 0.1.0
+ */
+export const runs: Effect.Effect<ReadonlyArray<Totals>, StorageError, Journal> = Effect.flatMap(Journal, (journal) =>
+  Effect.map(journal.reads.books, (books) => books.map(totals))
+)
+
+/**
+ * One row of a run: its source record as read, and its outcome: none while it is pending.
+ *
+ * @since 0.1.0
+ */
+export interface ReportedRow<A> {
+  readonly seq: number
+  readonly id: string
+  readonly version: string
+  readonly line: number
+  readonly record: Readonly<Record<string, unknown>>
+  readonly outcome: Option.Option<Outcome<A>>
+}
+
+const PAGE = 500
+const Record_ = Schema.Record({ key: Schema.String, value: Schema.Unknown })
+
+/**
+ * All rows of a run with their latest outcomes, in input order, read page by page. Readable while the run goes on.
+ *
+ * @since 0.1.0
+ */
+export const results = <A, I>(
+  runId: string,
+  output: Schema.Schema<A, I>
+): Stream.Stream<ReportedRow<A>, RunRefused | StorageError, Journal> => {
+  const stored = Schema.decodeUnknown(Schema.parseJson(Stored(output)))
+  const record = Schema.decodeUnknown(Schema.parseJson(Record_))
+  const readRow = (row: { readonly value: string }) => Effect.mapError(record(row.value), unreadable(runId))
+  const readOutcome = (value: string | undefined) =>
+    value === undefined
+      ? Effect.succeedNone
+      : stored(value).pipe(
+          Effect.mapBoth({ onFailure: unreadable(runId), onSuccess: (end) => Option.some(toOutcome(end)) })
+        )
+  const pages = Effect.map(Journal, (journal) =>
+    Stream.paginateChunkEffect(-1, (after) =>
+      Effect.gen(function* () {
+        const page = yield* journal.reads.results(runId, after, PAGE)
+        const rows = yield* Effect.forEach(page, ({ outcome, row }) =>
+          Effect.map(Effect.all([readRow(row), readOutcome(outcome?.value)]), ([record, outcome]): ReportedRow<A> => {
+            const { id, line, seq, version } = row
+            return { seq, id, version, line, record, outcome }
+          })
+        )
+        const last = page.at(-1)?.row.seq
+        return [Chunk.unsafeFromArray(rows), page.length < PAGE ? Option.none() : Option.fromNullable(last)] as const
+      })
+    )
+  )
+  return Stream.unwrap(Effect.zipRight(bookOf(runId), pages))
+}
+
+const toOutcome = <A>(end: Failure.Failure | Extract<Outcome<A>, { _tag: "Right" }>["right"]): Outcome<A> =>
+  Failure.is(end) ? Either.left(end) : Either.right(end)
+
+const unreadable = (runId: string) => (error: unknown) =>
+  new StorageError({
+    reason: "corrupt",
+    message: `a stored row of run ${runId} does not fit: was its schema changed?`,
+    cause: error
+  })
+
+/**
+ * The progress that a run's checkpoint holds; money in nano-dollars.
+ *
+ * @since 0.1.0
+ */
+export const Progress = Schema.Struct({
+  nextChunk: Schema.Int,
+  rows: Schema.Int,
+  done: Schema.Int,
+  partial: Schema.Int,
+  failed: Schema.Int,
+  spent: Usd,
+  uncertain: Usd,
+  calls: Schema.Int
+})
+/** @since 0.1.0 */
+export type Progress = typeof Progress.Type
+
+/**
+ * The latest checkpoint of a run.
+ *
+ * @since 0.1.0
+ */
+export const lastCheckpoint = (
+  runId: string
+): Effect.Effect<Option.Option<Checkpoint<Progress>>, CheckpointError | StorageError, Checkpointer> =>
+  Effect.flatMap(Checkpointer, (checkpointer) => checkpointer.resume(runId, Progress))
+
+/**
+ * The ids of the rows that a run's checkpoint covers (default the latest), in input order.
+ *
+ * @since 0.1.0
+ */
+export const doneIds = (runId: string, version?: number): Effect.Effect<ReadonlyArray<string>, StorageError, Journal> =>
+  Effect.gen(function* () {
+    const journal = yield* Journal
+    const checkpoint = yield* journal.reads.checkpoint(runId, version)
+    return checkpoint === undefined ? [] : yield* journal.reads.idsUpto(runId, checkpoint.uptoCommitSeq)
+  })

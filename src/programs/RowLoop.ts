@@ -1,0 +1,248 @@
+/**
+ * The row fan-out of a run: long-lived workers pull rows from the manifest page by page, ask the agent, and append each row's outcome. A chunk is a page and the
+ * cadence of snapshots, never a barrier.
+ *
+ * @since 0.1.0
+ */
+import { Clock, Deferred, Effect, Either, Exit, FiberId, Schema } from "effect"
+import type { Fence, OutcomeFacts, OutcomeRecord, RowRecord } from "../services/Book.ts"
+import type { LLMError, RunStopped, StorageError } from "../services/Errors.ts"
+import * as Failure from "../services/Failure.ts"
+import * as Identity from "../services/Identity.ts"
+import type { JournalShape } from "../services/Journal.ts"
+import type { ChatRequest } from "../services/LLM.ts"
+import type { Meter } from "../services/Meter.ts"
+import { AgentResult, type Outcome, Stored } from "../services/Outcome.ts"
+import type { StoreShape } from "../services/Store.ts"
+import * as Usage from "../services/Usage.ts"
+import { primary } from "./FanOut.ts"
+import { type Invoker, requestHash } from "./Invoker.ts"
+import type { Job } from "./Job.ts"
+
+/** One row's end, as the loop reports it. */
+export interface Ended<A> {
+  readonly seq: number
+  readonly id: string
+  readonly outcome: Outcome<A>
+  readonly fromStore: boolean
+}
+
+/** @since 0.1.0 */
+export interface LoopOptions<Row, A, I> {
+  readonly job: Job<Row, A, I>
+  readonly journal: JournalShape
+  readonly store: StoreShape
+  readonly feed: StoreFeed
+  readonly meter: Meter
+  readonly fence: Fence
+  /** Whether the source's cells are text. */
+  readonly text: boolean
+  readonly width: number
+  /** How many rows have ended so far in this run: snapshots fall on its multiples of the chunk size. */
+  readonly ended: number
+  readonly failFast: boolean
+  readonly spans: boolean
+  readonly onRow: (ended: Ended<A>) => void
+  readonly onSnapshot: (rows: number) => void
+}
+
+/**
+ * Works until no pending row is left or the run stops. Rows that were not asked stay pending.
+ *
+ * @since 0.1.0
+ */
+export const run = <Row, A, I>(options: LoopOptions<Row, A, I>): Effect.Effect<void, StorageError, Invoker> =>
+  Effect.suspend(() => {
+    const next = puller(options)
+    const work = worker(options)
+    const loop: Effect.Effect<void, StorageError, Invoker> = Effect.gen(function* () {
+      while (options.meter.state().stop === null) {
+        const row = yield* next
+        if (row === undefined) return
+        yield* work(row)
+      }
+    })
+    return Effect.forEach(Array(options.width), () => loop, { concurrency: options.width, discard: true })
+  })
+
+/** A row with its request rendered and its key known, or the reason why it cannot be asked. */
+interface Prepared<A> {
+  readonly row: RowRecord
+  readonly asked: Either.Either<{ readonly request: ChatRequest; readonly key: string }, Failure.Failure>
+  readonly stored: AgentResult<A> | undefined
+}
+
+/** The key under which a row's result is stored: the row's identity and version, and all that its request and reading depend on. */
+export const keyOf = <Row, A, I>(job: Job<Row, A, I>, row: RowRecord, hash: string): Effect.Effect<string> =>
+  Effect.orDie(Identity.idempotencyKey(job.scope, job.name, row.id, row.version, hash, job.agent.decoder))
+
+/**
+ * Renders a row's request and key.
+ *
+ * @since 0.1.0
+ */
+export const prepare = <Row, A, I>(job: Job<Row, A, I>, row: RowRecord, text: boolean) =>
+  Effect.gen(function* () {
+    const decoded = job.decode(JSON.parse(row.value), text)
+    if (Either.isLeft(decoded)) return Either.left(unfit(decoded.left.message))
+    const request = yield* Effect.either(
+      Effect.try({ try: () => job.agent.request(decoded.right), catch: (error) => error })
+    )
+    if (Either.isLeft(request)) return Either.left(Failure.fromUnknown(request.left))
+    const key = yield* keyOf(job, row, yield* requestHash(request.right))
+    return Either.right({ request: request.right, key })
+  })
+
+const unfit = (message: string) =>
+  Failure.make({ category: "PERMANENT", source: "row", reason: "bad_row", message, cause: [] })
+
+/** Hands out pending rows in order. One worker reads the next page while the others wait for it. */
+const puller = <Row, A, I>(options: LoopOptions<Row, A, I>): Effect.Effect<Prepared<A> | undefined, StorageError> => {
+  const { fence, job, journal, store, text } = options
+  const schema = AgentResult(job.agent.output)
+  let page: Array<Prepared<A>> = []
+  let at = 0
+  let after = -1
+  let ended = false
+  let reading: Deferred.Deferred<void> | undefined
+
+  const read = Effect.gen(function* () {
+    const rows = yield* journal.reads.pending(fence.runId, after, job.chunkSize)
+    const asked = yield* Effect.forEach(rows, (row) => prepare(job, row, text))
+    const keys = asked.flatMap((either) => (Either.isRight(either) ? [either.right.key] : []))
+    // A re-run asks anew: what it would find in the store is the result that is to be replaced.
+    const fresh = rows.some((row) => row.epoch === 0)
+    const stored = fresh ? yield* store.getMany(keys, schema) : new Map<string, AgentResult<A>>()
+    page = rows.flatMap((row, i) => {
+      const one = asked[i]
+      if (one === undefined) return []
+      const hit = Either.isRight(one) && row.epoch === 0 ? stored.get(one.right.key) : undefined
+      return [{ row, asked: one, stored: hit }]
+    })
+    at = 0
+    after = rows.at(-1)?.seq ?? after
+    ended = rows.length === 0
+  })
+
+  const refill = Effect.suspend(() => {
+    if (reading !== undefined) return Deferred.await(reading)
+    const own = Deferred.unsafeMake<void>(FiberId.none)
+    reading = own
+    return Effect.ensuring(
+      read,
+      Effect.sync(() => {
+        reading = undefined
+        Deferred.unsafeDone(own, Effect.void)
+      })
+    )
+  })
+
+  const pull: Effect.Effect<Prepared<A> | undefined, StorageError> = Effect.suspend(() => {
+    if (at < page.length) return Effect.succeed(page[at++])
+    return ended ? Effect.succeed(undefined) : Effect.zipRight(refill, pull)
+  })
+  return pull
+}
+
+type Answered<A> = readonly [Either.Either<AgentResult<A>, LLMError>, OutcomeFacts]
+
+/** What is done with one row: from the store, or asked; then its outcome. */
+const worker = <Row, A, I>(options: LoopOptions<Row, A, I>) => {
+  const { job, meter, spans } = options
+  const finish = finisher(options)
+
+  const settle = (row: RowRecord, key: string, exit: Exit.Exit<Answered<A>, RunStopped | StorageError>) => {
+    if (Exit.isSuccess(exit))
+      return finish(row, key, Either.mapLeft(exit.value[0], Failure.fromLLMError), exit.value[1])
+    const reason = primary(exit.cause)
+    if (reason._tag === "Die") return finish(row, key, Either.left(Failure.fromUnknown(reason.defect)), noFacts)
+    if (reason._tag === "Interrupt") return Effect.interrupt
+    // The run stops and the row stays pending; what stopped it is told elsewhere.
+    return Effect.void
+  }
+
+  return ({ asked, row, stored }: Prepared<A>): Effect.Effect<void, never, Invoker> => {
+    if (Either.isLeft(asked)) return finish(row, "", Either.left(asked.left), { ...noFacts, unasked: true })
+    const { key, request } = asked.right
+    if (stored !== undefined) {
+      return finish(row, key, Either.right({ ...stored, usage: Usage.zero }), { ...noFacts, storeHit: true })
+    }
+    const place = { seq: row.seq, epoch: row.epoch }
+    const work = Effect.flatMap(Effect.exit(meter.row(row.seq, job.agent.work(request, place))), (exit) =>
+      settle(row, key, exit)
+    )
+    return spans
+      ? Effect.withSpan(work, "longhaul.row", { attributes: { seq: row.seq }, captureStackTrace: false })
+      : work
+  }
+}
+
+const noFacts: OutcomeFacts = { storeHit: false, memoHits: 0, replays: 0, freeRepairs: 0, unasked: false }
+
+/** Appends a row's outcome, the snapshot that falls due with it, and hands the result on to the store. */
+const finisher = <Row, A, I>(options: LoopOptions<Row, A, I>) => {
+  const { fence, job, journal, meter } = options
+  const encode = encoder(job.agent.output)
+  let ended = options.ended
+
+  return (row: RowRecord, key: string, reached: Outcome<A>, facts: OutcomeFacts): Effect.Effect<void> =>
+    Effect.map(Clock.currentTimeMillis, (at) => {
+      const [outcome, value] = encode(reached)
+      const { epoch, seq } = row
+      const record = { runId: fence.runId, seq, epoch, ...kindOf(outcome), key, value }
+      journal.append({ _tag: "Outcome", fence, outcome: record, facts })
+      ended++
+      if (ended % job.chunkSize === 0) {
+        journal.append({ _tag: "RunSnapshot", fence, status: "RUNNING", keep: job.keep, at })
+        options.onSnapshot(ended)
+      }
+      if (record.kind === "done" && !facts.storeHit) options.feed.add(key, value)
+      options.onRow({ seq, id: row.id, outcome, fromStore: facts.storeHit })
+      if (options.failFast && Either.isLeft(outcome)) {
+        meter.stop({ kind: "fail_fast", message: `row ${row.id} failed: ${outcome.left.message}` })
+      }
+    })
+}
+
+/** An outcome and its JSON; a result that its own schema cannot write is a failure of the row. */
+const encoder = <A, I>(output: Schema.Schema<A, I>) => {
+  const encode = Schema.encodeEither(Schema.parseJson(Stored(output)))
+  return (outcome: Outcome<A>): readonly [Outcome<A>, string] => {
+    const json = encode(Either.merge(outcome))
+    if (Either.isRight(json)) return [outcome, json.right]
+    const failure = Failure.fromUnknown(json.left)
+    return [Either.left(failure), JSON.stringify(failure)]
+  }
+}
+
+/** Collects finished results and hands them to the store sorted by key: keys are hashes, and one by one each would touch a page of its own. */
+export interface StoreFeed {
+  readonly add: (key: string, json: string) => void
+  readonly flush: () => void
+}
+
+/**
+ * A feed into a store.
+ *
+ * @since 0.1.0
+ */
+export const storeFeed = (store: StoreShape): StoreFeed => {
+  let entries: Array<readonly [string, string]> = []
+  const flush = () => {
+    store.putMany(entries.sort(([a], [b]) => (a < b ? -1 : 1)))
+    entries = []
+  }
+  return {
+    add: (key, json) => {
+      entries.push([key, json])
+      if (entries.length >= 2_000) flush()
+    },
+    flush
+  }
+}
+
+const kindOf = <A>(outcome: Outcome<A>): Pick<OutcomeRecord, "kind" | "category"> =>
+  Either.match(outcome, {
+    onLeft: (failure) => ({ kind: "failed", category: failure.category }),
+    onRight: (result) => ({ kind: result.partial ? "partial" : "done", category: "" })
+  })

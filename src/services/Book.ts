@@ -1,0 +1,656 @@
+/**
+ * The book of a run: its records, the operations that change them, and the one pure rule by which each operation is decided. Every backend runs this
+ * rule inside its own transaction; a backend supplies only storage.
+ *
+ * @since 0.1.0
+ */
+import type { StopReason } from "./Errors.ts"
+import type { TokenUsage } from "./LLM.ts"
+import { Usd } from "./Usd.ts"
+
+/** @since 0.1.0 */
+export type RunStatus = "loading" | "running" | "suspended" | "done"
+
+/**
+ * One run's settings and totals over its whole life. Money in nano-dollars; `cap` null: the operator said "no cap". `done`, `partial` and `failed` count
+ * each row once, by its latest epoch; `commitSeq` counts outcomes ever appended.
+ *
+ * @since 0.1.0
+ */
+export interface Book {
+  readonly runId: string
+  readonly job: string
+  readonly scope: string
+  readonly status: RunStatus
+  readonly reason: StopReason | null
+  /** JSON: what a door (the CLI) needs to resume without flags. */
+  readonly settings: string
+  readonly source: string
+  readonly createdAt: number
+  readonly updatedAt: number
+  readonly cap: Usd | null
+  readonly maxCalls: number | null
+  readonly maxConcurrency: number
+  readonly chunkSize: number
+  readonly rows: number
+  readonly filtered: number
+  readonly spent: Usd
+  readonly uncertain: Usd
+  readonly held: Usd
+  readonly calls: number
+  readonly retries: number
+  readonly repairs: number
+  readonly replays: number
+  readonly storeHits: number
+  readonly memoHits: number
+  readonly unasked: number
+  readonly reruns: number
+  readonly inputTokens: number
+  readonly cachedTokens: number
+  readonly cacheWriteTokens: number
+  readonly outputTokens: number
+  readonly reasoningTokens: number
+  readonly done: number
+  readonly partial: number
+  readonly failed: number
+  readonly commitSeq: number
+}
+
+/** One row of the manifest: `value` is the row's encoded JSON, `epoch` its current pass. */
+export interface RowRecord {
+  readonly runId: string
+  readonly seq: number
+  readonly id: string
+  readonly version: string
+  readonly line: number
+  readonly value: string
+  readonly epoch: number
+}
+
+/** A worker process of a run: `worker` numbers them from 1 and fences the dead ones. */
+export interface WorkerRecord {
+  readonly runId: string
+  readonly worker: number
+  readonly live: boolean
+  readonly host: string
+  readonly pid: number
+  /** When the process started, in milliseconds since 1970: tells a reused pid from the same process. */
+  readonly startedAt: number
+  /** When the worker last said that it lives. */
+  readonly beatAt: number
+}
+
+/** An open hold: a call that may be under way. `attempt` numbers the calls of one turn from 0. */
+export interface HoldRecord {
+  readonly runId: string
+  readonly worker: number
+  readonly n: number
+  readonly seq: number
+  readonly epoch: number
+  readonly turn: number
+  readonly attempt: number
+  readonly request: string
+  readonly model: string
+  readonly amount: Usd
+  readonly price: string
+  readonly at: number
+}
+
+/** A closed call; append-only. `cost` is what it counts: the reported cost, its hold (uncertain), or 0 (released). */
+export interface CallRecord extends HoldRecord, TokenUsage {
+  readonly state: "settled" | "uncertain" | "released"
+  readonly cost: Usd
+  readonly reason: string
+  readonly answer: string | null
+  readonly finish: string | null
+  readonly requestId: string | null
+  readonly closedAt: number
+}
+
+/** The end of one row in one epoch; append-only. `value` is the encoded `AgentResult` or `Failure`. */
+export interface OutcomeRecord {
+  readonly runId: string
+  readonly seq: number
+  readonly epoch: number
+  readonly commitSeq: number
+  readonly kind: "done" | "partial" | "failed"
+  readonly category: string
+  readonly key: string
+  readonly value: string
+}
+
+/** A numbered snapshot; immutable. For a run, `uptoCommitSeq` says which outcomes it covers. */
+export interface CheckpointRecord {
+  readonly id: string
+  readonly version: number
+  readonly status: "RUNNING" | "SUSPENDED" | "DONE"
+  readonly state: string
+  readonly metadata: string
+  readonly uptoCommitSeq: number
+  readonly at: number
+}
+
+/** Who writes: a run and its worker. */
+export interface Fence {
+  readonly runId: string
+  readonly worker: number
+}
+
+/** How an outcome came about, for the run's counters. */
+export interface OutcomeFacts {
+  readonly storeHit: boolean
+  readonly memoHits: number
+  readonly replays: number
+  /** Repair turns that cost no call (replayed or from the memo). */
+  readonly freeRepairs: number
+  /** No turn was asked: the row failed before its first request. */
+  readonly unasked: boolean
+}
+
+/**
+ * The operations. Money moves by `Hold` and the three ways to close it; all else follows.
+ *
+ * @since 0.1.0
+ */
+export type Op =
+  | { readonly _tag: "Create"; readonly book: Book }
+  | {
+      readonly _tag: "Load"
+      readonly fence: Fence
+      readonly rows: ReadonlyArray<RowRecord>
+      readonly filtered: number
+      readonly last: boolean
+    }
+  | { readonly _tag: "Claim"; readonly worker: WorkerRecord; readonly dead: ReadonlyArray<number> }
+  | { readonly _tag: "Beat"; readonly fence: Fence; readonly at: number }
+  | { readonly _tag: "Quit"; readonly fence: Fence }
+  | { readonly _tag: "Unload"; readonly fence: Fence; readonly discard: boolean }
+  | { readonly _tag: "Limits"; readonly fence: Fence; readonly limits: Limits }
+  | { readonly _tag: "Status"; readonly fence: Fence; readonly status: RunStatus; readonly reason: StopReason | null }
+  | { readonly _tag: "Reopen"; readonly fence: Fence; readonly rows: ReadonlyArray<OutcomeRecord> }
+  | { readonly _tag: "Hold"; readonly hold: HoldRecord }
+  | { readonly _tag: "Settle"; readonly hold: HoldRecord; readonly close: Settled }
+  | {
+      readonly _tag: "Uncertain"
+      readonly hold: HoldRecord
+      readonly reason: string
+      readonly answer: string | null
+      readonly at: number
+    }
+  | {
+      readonly _tag: "Release"
+      readonly hold: HoldRecord
+      readonly reason: string
+      readonly sent: boolean
+      readonly at: number
+    }
+  | {
+      readonly _tag: "Outcome"
+      readonly fence: Fence
+      readonly outcome: Omit<OutcomeRecord, "commitSeq">
+      readonly facts: OutcomeFacts
+    }
+  | {
+      readonly _tag: "RunSnapshot"
+      readonly fence: Fence
+      readonly status: CheckpointRecord["status"]
+      readonly keep: Keep
+      readonly at: number
+    }
+  | {
+      readonly _tag: "Snapshot"
+      readonly id: string
+      readonly status: CheckpointRecord["status"]
+      readonly state: string
+      readonly metadata: string
+      readonly keep: Keep
+      readonly at: number
+    }
+  | { readonly _tag: "DropCheckpoints"; readonly id: string }
+  | {
+      readonly _tag: "Put"
+      readonly entries: ReadonlyArray<readonly [key: string, value: string]>
+      readonly replace: boolean
+    }
+  | { readonly _tag: "Barrier" }
+
+/** How many snapshots stay: all, or the latest n (the terminal one always stays). */
+export type Keep = "all" | number
+
+/** What a settled call brought. */
+export interface Settled {
+  readonly usage: TokenUsage
+  readonly cost: Usd
+  readonly answer: string | null
+  readonly finish: string | null
+  readonly requestId: string | null
+  readonly reason: string
+  readonly at: number
+}
+
+/** The limits a run was given; what is `undefined` stays as the run's record has it. */
+export interface Limits {
+  readonly cap?: Usd | null | undefined
+  readonly maxCalls?: number | null | undefined
+  readonly maxConcurrency?: number | undefined
+  readonly settings?: string | undefined
+}
+
+/**
+ * The answer to one operation. `Refused`: the hold does not fit or the claim came too late; `Fenced`: the writer was taken over, nothing was written.
+ *
+ * @since 0.1.0
+ */
+export type Verdict =
+  | { readonly _tag: "Ok" }
+  | { readonly _tag: "Refused"; readonly reason: "cap" | "max_calls" | "exists" | "claimed" | "duplicate" }
+  | { readonly _tag: "Fenced" }
+  | { readonly _tag: "Version"; readonly version: number }
+
+/** What must be read before operations can be decided. */
+export interface Needs {
+  readonly runs: ReadonlySet<string>
+  readonly checkpoints: ReadonlySet<string>
+  readonly claims: ReadonlySet<string>
+}
+
+/** What was read, inside the transaction. */
+export interface Facts {
+  readonly books: ReadonlyMap<string, Book>
+  /** The live workers of each run that was asked for. */
+  readonly live: ReadonlyMap<string, ReadonlySet<number>>
+  /** The latest version of each checkpoint id that was asked for; 0 if none. */
+  readonly versions: ReadonlyMap<string, number>
+  /** The open holds and the highest worker number of each run that is claimed. */
+  readonly holds: ReadonlyMap<string, ReadonlyArray<HoldRecord>>
+  readonly workers: ReadonlyMap<string, number>
+}
+
+/** What must be written, in this order, in the same transaction. */
+export interface Writes {
+  readonly books: Map<string, Book>
+  readonly created: Set<string>
+  readonly workers: Array<WorkerRecord>
+  readonly beats: Array<Fence & { readonly at: number }>
+  /** Manifests to delete, before rows are written; `discard`: the whole run, after everything else. */
+  readonly unloads: Array<{ readonly runId: string; readonly discard: boolean }>
+  readonly rows: Array<RowRecord>
+  readonly epochs: Array<{ readonly runId: string; readonly seq: number; readonly epoch: number }>
+  readonly holds: Map<string, HoldRecord>
+  readonly closed: Array<HoldRecord>
+  readonly calls: Array<CallRecord>
+  readonly outcomes: Array<OutcomeRecord>
+  readonly checkpoints: Array<CheckpointRecord>
+  readonly prunes: Array<{ readonly id: string; readonly upto: number; readonly all: boolean }>
+  readonly puts: Array<{ readonly entries: ReadonlyArray<readonly [string, string]>; readonly replace: boolean }>
+}
+
+/**
+ * What the operations need to know.
+ *
+ * @since 0.1.0
+ */
+export const needs = (ops: ReadonlyArray<Op>): Needs => {
+  const runs = new Set<string>()
+  const checkpoints = new Set<string>()
+  const claims = new Set<string>()
+  for (const op of ops) {
+    const run = runOf(op)
+    if (run !== undefined) runs.add(run)
+    if (op._tag === "Claim") claims.add(op.worker.runId)
+    if (op._tag === "RunSnapshot") checkpoints.add(op.fence.runId)
+    if (op._tag === "Snapshot") checkpoints.add(op.id)
+  }
+  return { runs, checkpoints, claims }
+}
+
+const runOf = (op: Op): string | undefined => {
+  switch (op._tag) {
+    case "Create":
+      return op.book.runId
+    case "Claim":
+      return op.worker.runId
+    case "Hold":
+    case "Settle":
+    case "Uncertain":
+    case "Release":
+      return op.hold.runId
+    case "Snapshot":
+    case "DropCheckpoints":
+    case "Put":
+    case "Barrier":
+      return undefined
+    default:
+      return op.fence.runId
+  }
+}
+
+/**
+ * The rule: operations, in order, against what was read, give one verdict each and what must be written. Pure.
+ *
+ * @since 0.1.0
+ */
+export const decide = (
+  ops: ReadonlyArray<Op>,
+  facts: Facts
+): { readonly verdicts: ReadonlyArray<Verdict>; readonly writes: Writes } => {
+  const group = makeGroup(facts)
+  return { verdicts: ops.map((op) => decideOne(op, group)), writes: group.writes }
+}
+
+const ok: Verdict = { _tag: "Ok" }
+const fenced: Verdict = { _tag: "Fenced" }
+const refused = (reason: Extract<Verdict, { _tag: "Refused" }>["reason"]): Verdict => ({ _tag: "Refused", reason })
+
+/** The state of one group: what was read, changed as its operations are decided. */
+interface Group {
+  readonly writes: Writes
+  readonly book: (runId: string) => Book | undefined
+  readonly live: (fence: Fence) => Book | undefined
+  readonly change: (book: Book, parts: Partial<Book>) => void
+  readonly version: (id: string) => number
+  readonly facts: Facts
+  readonly claim: (worker: WorkerRecord, dead: ReadonlyArray<number>) => void
+}
+
+const makeGroup = (facts: Facts): Group => {
+  const writes: Writes = {
+    books: new Map(),
+    created: new Set(),
+    workers: [],
+    beats: [],
+    unloads: [],
+    rows: [],
+    epochs: [],
+    holds: new Map(),
+    closed: [],
+    calls: [],
+    outcomes: [],
+    checkpoints: [],
+    prunes: [],
+    puts: []
+  }
+  const live = new Map<string, ReadonlySet<number>>(facts.live)
+  const versions = new Map(facts.versions)
+  const book = (runId: string) => writes.books.get(runId) ?? facts.books.get(runId)
+  return {
+    writes,
+    facts,
+    book,
+    live: (fence) => (live.get(fence.runId)?.has(fence.worker) === true ? book(fence.runId) : undefined),
+    change: (before, parts) => void writes.books.set(before.runId, { ...before, ...parts }),
+    version: (id) => {
+      const next = (versions.get(id) ?? 0) + 1
+      versions.set(id, next)
+      return next
+    },
+    claim: (worker, dead) => {
+      const workers = new Set([...(live.get(worker.runId) ?? [])].filter((other) => !dead.includes(other)))
+      live.set(worker.runId, workers.add(worker.worker))
+    }
+  }
+}
+
+const decideOne = (op: Op, group: Group): Verdict => {
+  switch (op._tag) {
+    case "Create":
+      return create(op, group)
+    case "Claim":
+      return claim(op, group)
+    case "Hold":
+      return hold(op, group)
+    case "Settle":
+    case "Uncertain":
+    case "Release":
+      return close(op, group)
+    case "Snapshot":
+      return snapshot(op, "", 0, group)
+    case "DropCheckpoints":
+      group.writes.prunes.push({ id: op.id, upto: Number.MAX_SAFE_INTEGER, all: true })
+      return ok
+    case "Put":
+      group.writes.puts.push(op)
+      return ok
+    case "Barrier":
+      return ok
+    default: {
+      const book = group.live(op.fence)
+      return book === undefined ? fenced : decideFenced(op, book, group)
+    }
+  }
+}
+
+type FencedOp = Extract<Op, { readonly fence: Fence }>
+
+const decideFenced = (op: FencedOp, book: Book, group: Group): Verdict => {
+  switch (op._tag) {
+    case "Load":
+      group.writes.rows.push(...op.rows)
+      group.change(book, {
+        rows: book.rows + op.rows.length,
+        filtered: book.filtered + op.filtered,
+        status: op.last ? "running" : "loading"
+      })
+      return ok
+    case "Beat":
+      group.writes.beats.push({ ...op.fence, at: op.at })
+      return ok
+    case "Unload":
+      group.writes.unloads.push({ runId: book.runId, discard: op.discard })
+      group.change(book, { rows: 0, filtered: 0, status: "loading" })
+      return ok
+    case "Quit":
+      group.writes.workers.push({ ...op.fence, live: false, host: "", pid: 0, startedAt: 0, beatAt: 0 })
+      return ok
+    case "Limits":
+      group.change(book, {
+        cap: op.limits.cap === undefined ? book.cap : op.limits.cap,
+        maxCalls: op.limits.maxCalls === undefined ? book.maxCalls : op.limits.maxCalls,
+        maxConcurrency: op.limits.maxConcurrency ?? book.maxConcurrency,
+        settings: op.limits.settings ?? book.settings
+      })
+      return ok
+    case "Status":
+      group.change(book, { status: op.status, reason: op.reason })
+      return ok
+    case "Reopen":
+      return reopen(op.rows, book, group)
+    case "Outcome":
+      return outcome(op, book, group)
+    case "RunSnapshot":
+      return snapshot({ ...op, id: book.runId, metadata: "{}" }, progressState(book), book.commitSeq, group)
+  }
+}
+
+const create = (op: Extract<Op, { _tag: "Create" }>, group: Group): Verdict => {
+  if (group.book(op.book.runId) !== undefined) return refused("exists")
+  group.writes.created.add(op.book.runId)
+  group.writes.books.set(op.book.runId, op.book)
+  return ok
+}
+
+/** A worker takes a run over: the dead ones are fenced and their open holds become uncertain, in the same commit. */
+const claim = (op: Extract<Op, { _tag: "Claim" }>, group: Group): Verdict => {
+  const { worker, dead } = op
+  const book = group.book(worker.runId)
+  if (book === undefined || (group.facts.workers.get(worker.runId) ?? 0) !== worker.worker - 1)
+    return refused("claimed")
+  const open = (group.facts.holds.get(worker.runId) ?? []).filter((record) => dead.includes(record.worker))
+  for (const record of open) {
+    group.writes.closed.push(record)
+    group.writes.calls.push(closed(record, "uncertain", record.amount, noTokens, "crash", worker.beatAt))
+  }
+  const moved = open.reduce((sum, record) => sum + record.amount, 0)
+  group.change(book, { held: Usd.nano(book.held - moved), uncertain: Usd.nano(book.uncertain + moved) })
+  for (const other of dead) {
+    group.writes.workers.push({
+      runId: worker.runId,
+      worker: other,
+      live: false,
+      host: "",
+      pid: 0,
+      startedAt: 0,
+      beatAt: 0
+    })
+  }
+  group.writes.workers.push(worker)
+  group.claim(worker, dead)
+  return ok
+}
+
+/** The cap is held here, before the call: spent + uncertain + held + this must not pass it. */
+const hold = (op: Extract<Op, { _tag: "Hold" }>, group: Group): Verdict => {
+  const book = group.live(op.hold)
+  if (book === undefined) return fenced
+  const { amount, attempt, turn } = op.hold
+  if (book.cap !== null && book.spent + book.uncertain + book.held + amount > book.cap) return refused("cap")
+  if (book.maxCalls !== null && book.calls >= book.maxCalls) return refused("max_calls")
+  group.writes.holds.set(holdId(op.hold), op.hold)
+  group.change(book, {
+    held: Usd.add(book.held, amount),
+    calls: book.calls + 1,
+    retries: book.retries + (attempt > 0 ? 1 : 0),
+    repairs: book.repairs + (turn > 0 && attempt === 0 ? 1 : 0)
+  })
+  return ok
+}
+
+/**
+ * One text for one hold.
+ *
+ * @since 0.1.0
+ */
+export const holdId = (record: HoldRecord): string => `${record.runId}/${record.worker}/${record.n}`
+
+const close = (op: Extract<Op, { _tag: "Settle" | "Uncertain" | "Release" }>, group: Group): Verdict => {
+  const { hold: record } = op
+  const book = group.live(record)
+  if (book === undefined) return fenced
+  const held = Usd.nano(book.held - record.amount)
+  // A hold that opens and closes in one group was never written: there is nothing to delete.
+  if (!group.writes.holds.delete(holdId(record))) group.writes.closed.push(record)
+  switch (op._tag) {
+    case "Settle": {
+      const { usage, cost } = op.close
+      group.writes.calls.push({
+        ...closed(record, "settled", cost, usage, op.close.reason, op.close.at),
+        ...pick(op.close)
+      })
+      group.change(book, { held, spent: Usd.add(book.spent, cost), ...addTokens(book, usage) })
+      return ok
+    }
+    case "Uncertain":
+      group.writes.calls.push({
+        ...closed(record, "uncertain", record.amount, noTokens, op.reason, op.at),
+        answer: op.answer
+      })
+      group.change(book, { held, uncertain: Usd.add(book.uncertain, record.amount) })
+      return ok
+    case "Release":
+      if (!op.sent) {
+        group.change(book, {
+          held,
+          calls: book.calls - 1,
+          retries: book.retries - (record.attempt > 0 ? 1 : 0),
+          repairs: book.repairs - (record.turn > 0 && record.attempt === 0 ? 1 : 0)
+        })
+        return ok
+      }
+      group.writes.calls.push(closed(record, "released", Usd.zero, noTokens, op.reason, op.at))
+      group.change(book, { held })
+      return ok
+  }
+}
+
+const noTokens: TokenUsage = {
+  inputTokens: 0,
+  cachedTokens: 0,
+  cacheWriteTokens: 0,
+  outputTokens: 0,
+  reasoningTokens: 0
+}
+
+const addTokens = (book: Book, usage: TokenUsage): TokenUsage => ({
+  inputTokens: book.inputTokens + usage.inputTokens,
+  cachedTokens: book.cachedTokens + usage.cachedTokens,
+  cacheWriteTokens: book.cacheWriteTokens + usage.cacheWriteTokens,
+  outputTokens: book.outputTokens + usage.outputTokens,
+  reasoningTokens: book.reasoningTokens + usage.reasoningTokens
+})
+
+const pick = (close: Settled) => ({ answer: close.answer, finish: close.finish, requestId: close.requestId })
+
+const closed = (
+  record: HoldRecord,
+  state: CallRecord["state"],
+  cost: Usd,
+  usage: TokenUsage,
+  reason: string,
+  closedAt: number
+): CallRecord => ({ ...record, ...usage, state, cost, reason, answer: null, finish: null, requestId: null, closedAt })
+
+const outcome = (op: Extract<Op, { _tag: "Outcome" }>, book: Book, group: Group): Verdict => {
+  const { facts, outcome: end } = op
+  const commitSeq = book.commitSeq + 1
+  group.writes.outcomes.push({ ...end, commitSeq })
+  group.change(book, {
+    commitSeq,
+    [end.kind]: book[end.kind] + 1,
+    storeHits: book.storeHits + (facts.storeHit ? 1 : 0),
+    memoHits: book.memoHits + facts.memoHits,
+    replays: book.replays + facts.replays,
+    repairs: book.repairs + facts.freeRepairs,
+    unasked: book.unasked + (facts.unasked ? 1 : 0)
+  })
+  return ok
+}
+
+/** A deliberate re-run: the rows go to a new epoch and are pending again; their older outcomes stay. */
+const reopen = (rows: ReadonlyArray<OutcomeRecord>, book: Book, group: Group): Verdict => {
+  const count = (kind: OutcomeRecord["kind"]) => rows.filter((row) => row.kind === kind).length
+  for (const row of rows) group.writes.epochs.push({ runId: book.runId, seq: row.seq, epoch: row.epoch + 1 })
+  group.change(book, {
+    done: book.done - count("done"),
+    partial: book.partial - count("partial"),
+    failed: book.failed - count("failed"),
+    reruns: book.reruns + rows.length,
+    status: "running",
+    reason: null
+  })
+  return ok
+}
+
+const snapshot = (
+  op: Pick<Extract<Op, { _tag: "Snapshot" }>, "id" | "status" | "metadata" | "keep" | "at"> & {
+    readonly state?: string
+  },
+  state: string,
+  uptoCommitSeq: number,
+  group: Group
+): Verdict => {
+  const version = group.version(op.id)
+  group.writes.checkpoints.push({
+    id: op.id,
+    version,
+    status: op.status,
+    state: op.state ?? state,
+    metadata: op.metadata,
+    uptoCommitSeq,
+    at: op.at
+  })
+  if (op.keep !== "all") group.writes.prunes.push({ id: op.id, upto: version - op.keep, all: false })
+  return { _tag: "Version", version }
+}
+
+/** The progress that a run's snapshot holds: of constant size, whatever the number of rows. */
+const progressState = (book: Book): string =>
+  JSON.stringify({
+    nextChunk: Math.ceil((book.done + book.partial + book.failed) / book.chunkSize),
+    rows: book.rows,
+    done: book.done,
+    partial: book.partial,
+    failed: book.failed,
+    spent: book.spent,
+    uncertain: book.uncertain,
+    calls: book.calls
+  })
