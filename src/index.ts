@@ -3,6 +3,7 @@
  *
  * @since 0.1.0
  */
+export * as Export from "./layers/Export.ts"
 export * as LLMSimulated from "./layers/LLMSimulated.ts"
 export * as Memory from "./layers/Memory.ts"
 export * as Rows from "./layers/Rows.ts"
@@ -15,6 +16,7 @@ export * as Workflow from "./programs/Workflow.ts"
 export * as Admission from "./services/Admission.ts"
 export * as Checkpointer from "./services/Checkpointer.ts"
 export * as CircuitBreaker from "./services/CircuitBreaker.ts"
+export * as Classify from "./services/Classify.ts"
 export * as Errors from "./services/Errors.ts"
 export * as Failure from "./services/Failure.ts"
 export * as Identity from "./services/Identity.ts"

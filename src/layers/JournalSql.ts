@@ -99,21 +99,27 @@ const migrate = (dialect: Dialect): Effect.Effect<void, StorageError, SqlClient.
     const clustered = sql.onDialectOrElse({ sqlite: () => "without rowid", orElse: () => "" })
     const create = Effect.forEach(tables(clustered), (table) => sql.unsafe(table), { discard: true })
     yield* Migrator.make({})({ loader: Migrator.fromRecord({ "0001_init": create }), table: "longhaul_migrations" })
-    // The migrator takes any failure to insert its own row for "another process migrates": look whether it really ran.
-    yield* sql`select run_id from run limit 1`
+    // The migrator takes any failure to insert its own row for "another process migrates": look whether that one is done.
+    const done = yield* sql`select migration_id from longhaul_migrations`
+    if (done.length === 0) return yield* migrating(dialect)
   }).pipe(
     Effect.catchAllDefect((defect) => Effect.fail(defect)),
     Effect.mapError((error) =>
-      isSqlError(error)
-        ? dialect.toStorageError(error)
-        : new StorageError({
-            reason: "schema",
-            message: `the tables could not be created in ${dialect.location}`,
-            path: dialect.location,
-            cause: error
-          })
+      error instanceof StorageError
+        ? error
+        : isSqlError(error)
+          ? dialect.toStorageError(error)
+          : new StorageError({
+              reason: "schema",
+              message: `the tables could not be created in ${dialect.location}`,
+              path: dialect.location,
+              cause: error
+            })
     )
   )
+
+const migrating = ({ location }: Dialect) =>
+  new StorageError({ reason: "busy", path: location, message: `another process creates the tables of ${location}` })
 
 const isSqlError = (error: unknown): error is SqlError =>
   typeof error === "object" && error !== null && "_tag" in error && error._tag === "SqlError"

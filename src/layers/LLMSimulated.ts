@@ -55,7 +55,7 @@ const make = <A, I>(options: Options<A, I>): LLMShape => {
       attempts.set(key, attempt + 1)
       const latency = latencyOf(options, key, attempt)
       if (latency > 0) yield* Effect.sleep(latency)
-      const fault = faultOf(options, draw(key, `fault ${attempt}`))
+      const fault = faultOf(options, key, attempt)
       if (fault !== undefined) return yield* fault
       // Answered: the same request later begins anew, and the map holds no more than what is being retried.
       attempts.delete(key)
@@ -83,6 +83,17 @@ const schemaText = (schema: object): string => {
 const draw32 = (key: string, purpose: string): number => Number.parseInt(sha256(`${key} ${purpose}`).slice(0, 8), 16)
 const draw = (key: string, purpose: string): number => draw32(key, purpose) / 2 ** 32
 
+/** Mulberry32: many numbers from one, where a hash each would be slow. */
+const random = (seed: number) => () => {
+  seed = (seed + 0x6d2b79f5) | 0
+  const a = Math.imul(seed ^ (seed >>> 15), 1 | seed)
+  const b = (a + Math.imul(a ^ (a >>> 7), 61 | a)) ^ a
+  return ((b ^ (b >>> 14)) >>> 0) / 2 ** 32
+}
+
+const happens = (rate: number | undefined, key: string, purpose: string): boolean =>
+  rate !== undefined && rate > 0 && draw(key, purpose) < rate
+
 const latencyOf = <A, I>({ latencyMs = 0 }: Options<A, I>, key: string, attempt: number): number => {
   if (typeof latencyMs === "number") return latencyMs
   const sigma = Math.log(latencyMs.p99 / latencyMs.p50) / 2.3263
@@ -91,10 +102,11 @@ const latencyOf = <A, I>({ latencyMs = 0 }: Options<A, I>, key: string, attempt:
   return Math.round(latencyMs.p50 * Math.exp(sigma * normal))
 }
 
-const faultOf = <A, I>(options: Options<A, I>, dice: number): LLMError | undefined => {
+const faultOf = <A, I>(options: Options<A, I>, key: string, attempt: number): LLMError | undefined => {
   const first = options.rate429 ?? 0
   const second = first + (options.rate5xx ?? 0)
   const third = second + (options.rateTimeout ?? 0)
+  const dice = third > 0 ? draw(key, `fault ${attempt}`) : 1
   const common = { category: "TRANSIENT", scope: "row" } as const
   if (dice < first) {
     const retryAfter = options.retryAfterMs === undefined ? {} : { retryAfterMs: options.retryAfterMs }
@@ -116,9 +128,9 @@ const outputOf = <A, I>({ respond, output }: Options<A, I>): Output =>
   respond ?? (output === undefined ? fromFormat : fromSchema(output))
 
 const answerOf = <A, I>(options: Options<A, I>, key: string, request: ChatRequest, output: Output): ChatAnswer => {
-  const refused = draw(key, "refusal") < (options.rateRefusal ?? 0)
+  const refused = happens(options.rateRefusal, key, "refusal")
   const whole = refused ? "" : asText(output(request, key))
-  const bad = !refused && draw(key, "bad json") < (options.rateBadJson ?? 0)
+  const bad = !refused && happens(options.rateBadJson, key, "bad json")
   const wanted = bad ? whole.slice(0, Math.ceil(whole.length / 2)) : whole
   const refusal = refused ? "I cannot help with that." : undefined
   const tokens = tokensOf(refusal ?? wanted)
@@ -180,8 +192,7 @@ const spareWords = "a steady supplier with clear terms and no open questions on 
 
 /** Makes values up by a JSON schema, in the words of the prompt: plausible, not exhaustive (no `pattern`, no `allOf`). */
 const makeMaker = (key: string, said: string) => {
-  let draws = 0
-  const next = () => draw(key, `value ${draws++}`)
+  const next = random(draw32(key, "value"))
   const between = (low: number, high: number) => low + Math.floor(next() * (high - low + 1))
   const own = said.match(/\p{L}{3,}/gu) ?? []
   const words = own.length < 4 ? spareWords : own

@@ -137,7 +137,8 @@ const chunks = (path: string): Stream.Stream<Buffer | undefined, InputError> =>
 
 /** Cuts the chunks behind the last line end that ends a record (in CSV: outside quotes), and checks what it gives out: size, UTF-8, mark. */
 const cutter = (path: string, quotes: boolean) => {
-  let rest: Buffer = Buffer.alloc(0)
+  let rest: Array<Buffer> = [] // parts, joined once: a record may span many chunks
+  let size = 0
   let start = 1 // the line at which `rest` begins
   let line = 1
   let quoted = false
@@ -177,14 +178,16 @@ const cutter = (path: string, quotes: boolean) => {
 
   return (chunk: Buffer | undefined): ReadonlyArray<Block> => {
     if (chunk === undefined) {
-      if (start === 1 && rest.length === 0) throw empty(path, "the file has no bytes")
-      return [block(rest, true)]
+      if (start === 1 && size === 0) throw empty(path, "the file has no bytes")
+      return [block(Buffer.concat(rest), true)]
     }
     const { end, endLine } = scan(chunk)
-    const whole = end === -1 ? undefined : block(Buffer.concat([rest, chunk.subarray(0, end)]), false)
-    rest = end === -1 ? Buffer.concat([rest, chunk]) : chunk.subarray(end)
-    start = whole === undefined ? start : endLine
-    if (rest.length <= LIMIT) return whole === undefined ? [] : [whole]
+    const whole = end === -1 ? [] : [block(Buffer.concat([...rest, chunk.subarray(0, end)]), false)]
+    const tail = end === -1 ? chunk : chunk.subarray(end)
+    rest = end === -1 ? [...rest, tail] : [tail]
+    size = end === -1 ? size + tail.length : tail.length
+    start = end === -1 ? start : endLine
+    if (size <= LIMIT) return whole
     throw quoted
       ? malformed(path, quotedAt, "the quote opened here is not closed within 16 MiB", CLOSE_QUOTE)
       : malformed(path, start, "the line is longer than 16 MiB", "one record a line; keep long texts out of the file")

@@ -32,7 +32,7 @@ export const table = (filename: string, name: string): RowSource =>
       const columns = yield* columnsOf(all, name)
       // A column may take one of the rowid's three names.
       const rowid = ["rowid", "_rowid_", "oid"].find((id) => !columns.some((column) => column.toLowerCase() === id))
-      if ( rowid === undefined) {
+      if (found.length === 0 || rowid === undefined) {
         return yield* refused(filename, `there is no table ${JSON.stringify(name)} with a rowid`, FIX_TABLE)
       }
       const page = `select ${rowid} as r, ${aliased(columns)} from ${quote(name)} where ${rowid} >= ? order by ${rowid} limit ${PAGE}`

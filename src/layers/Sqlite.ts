@@ -2,7 +2,7 @@
  * Everything durable in one SQLite file: journal, store and checkpointer, with FULL commits, on a connection of its own.
  *
  * @example
- * import { Sqlite } from "longhaul/sqlite"
+ * import * as Sqlite from "longhaul/sqlite"
  * const durable = Sqlite.layer({ filename: "vendors.db" }) // tests: Memory.layer
  *
  * @since 0.1.0
@@ -12,7 +12,18 @@ import { dirname, resolve } from "node:path"
 import * as SqlClient from "@effect/sql/SqlClient"
 import type { SqlError } from "@effect/sql/SqlError"
 import * as SqliteClient from "@effect/sql-sqlite-node/SqliteClient"
-import { Cause, Config, type ConfigError, Context, Effect, Layer, Schedule } from "effect"
+import {
+  Cause,
+  Config,
+  type ConfigError,
+  Context,
+  Effect,
+  ExecutionStrategy,
+  Exit,
+  Layer,
+  Schedule,
+  Scope
+} from "effect"
 import * as Checkpointer from "../services/Checkpointer.ts"
 import { StorageError } from "../services/Errors.ts"
 import { type Driver, Journal, make } from "../services/Journal.ts"
@@ -26,6 +37,8 @@ export interface SqliteConfig {
   /** False: a missing file is an error, so that a mistyped name never starts an empty book. Default true. */
   readonly create?: boolean | undefined
 }
+
+export * as Rows from "./RowsSqlite.ts"
 
 /**
  * Journal, Store and Checkpointer in one SQLite file.
@@ -62,22 +75,26 @@ export const open = (config: SqliteConfig) =>
   Effect.gen(function* () {
     const path = config.filename === ":memory:" ? config.filename : resolve(config.filename)
     if (path !== ":memory:") yield* checkPath(path, config.create ?? true)
-    const context = yield* Layer.build(
-      SqliteClient.layer({ filename: path, prepareCacheSize: 1000, prepareCacheTTL: "365 days" })
-    ).pipe(Effect.catchAllCause((cause) => Effect.fail(toStorageError(path, Cause.squash(cause)))))
-    const client = Context.get(context, SqlClient.SqlClient)
     const dialect = {
       location: path,
       begin: "begin immediate",
       toStorageError: (error: SqlError) => toStorageError(path, error.cause)
     }
-    const driver = yield* Effect.gen(function* () {
+    const connect = Effect.gen(function* () {
+      const context = yield* Layer.build(
+        SqliteClient.layer({ filename: path, prepareCacheSize: 1000, prepareCacheTTL: "365 days" })
+      ).pipe(Effect.catchAllCause((cause) => Effect.fail(toStorageError(path, Cause.squash(cause)))))
+      const client = Context.get(context, SqlClient.SqlClient)
       yield* client.unsafe(`pragma busy_timeout = ${BUSY_MS}`)
       yield* client`pragma synchronous = full`
       return yield* makeDriver(dialect).pipe(Effect.provideService(SqlClient.SqlClient, client))
-    }).pipe(
-      Effect.catchTag("SqlError", (error) => Effect.fail(dialect.toStorageError(error))),
-      retryBusy
+    }).pipe(Effect.catchTag("SqlError", (error) => Effect.fail(dialect.toStorageError(error))))
+    // Each try has a client of its own: a client keeps the statements that it could not prepare.
+    const scope = yield* Effect.scope
+    const driver = yield* retryBusy(
+      Effect.flatMap(Scope.fork(scope, ExecutionStrategy.sequential), (own) =>
+        Effect.onError(Scope.extend(connect, own), () => Scope.close(own, Exit.void))
+      )
     )
     return { ...driver, transact: (needs, decide) => retryBusy(driver.transact(needs, decide)) } satisfies Driver
   })

@@ -17,13 +17,14 @@
  */
 import { Effect, Either, ParseResult, Schema } from "effect"
 import type { OutcomeFacts } from "../services/Book.ts"
-import { LLMError, type RunStopped, type StorageError } from "../services/Errors.ts"
+import type { LLMError, RunStopped, StorageError } from "../services/Errors.ts"
+import { deepFreeze } from "../services/Freeze.ts"
 import * as Identity from "../services/Identity.ts"
 import { type ChatRequest, type Message, request as makeRequest } from "../services/LLM.ts"
 import type { AgentResult } from "../services/Outcome.ts"
 import * as OutputAdapter from "../services/OutputAdapter.ts"
 import * as Usage from "../services/Usage.ts"
-import { Invoker, judge, type Reply } from "./Invoker.ts"
+import { eitherLLMError, Invoker, judge, type Reply } from "./Invoker.ts"
 
 /**
  * `promptVersion` is a word of the author's that goes into every row's key, besides the rendered request itself. `maxOutputTokens` (default 1,024, reasoning
@@ -90,7 +91,7 @@ export interface Agent<Row, A, I = unknown> {
  */
 export const make = <Row, A, I>(options: AgentOptions<Row, A, I>): Agent<Row, A, I> => {
   const adapter = options.adapter ?? OutputAdapter.jsonSchema
-  const schema = Object.freeze(OutputAdapter.toJsonSchema(options.output))
+  const schema = deepFreeze(OutputAdapter.toJsonSchema(options.output))
   const system = [options.system, adapter.instructions(schema)].filter((part) => part !== undefined).join("\n\n")
   const format = adapter.format(options.name, schema)
   const read = reader(adapter, options.output)
@@ -114,10 +115,9 @@ export const make = <Row, A, I>(options: AgentOptions<Row, A, I>): Agent<Row, A,
     const replies: Array<Reply> = []
     let asked = first
     for (let turn = 0; ; turn++) {
-      const reply = yield* Effect.catchTag(invoker.ask(asked, { ...place, turn }), "LLMError", (error) =>
-        Effect.succeed(error)
-      )
-      if (reply instanceof LLMError) return [Either.left(reply), factsOf(replies)]
+      const tried = yield* eitherLLMError(invoker.ask(asked, { ...place, turn }))
+      if (Either.isLeft(tried)) return [Either.left(tried.left), factsOf(replies)]
+      const reply = tried.right
       replies.push(reply)
       const bad = judge(reply.answer)
       if (bad !== undefined) return [Either.left(bad), factsOf(replies)]
@@ -176,7 +176,7 @@ const repair = (request: ChatRequest, bad: string, problems: ReadonlyArray<strin
 const resultOf = <A>(replies: ReadonlyArray<Reply>, parsed: A | undefined, promptVersion: string): AgentResult<A> =>
   Object.freeze({
     output: replies.at(-1)?.answer.text ?? "",
-    parsed,
+    parsed: deepFreeze(parsed),
     usage: Usage.sum(replies.map((reply) => reply.usage)),
     partial: parsed === undefined,
     promptVersion

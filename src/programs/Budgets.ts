@@ -53,10 +53,17 @@ export const within =
           limits: yield* Budget.make(options).limits
         })
         const meter = Meter.make({ journal, book, fence, graceMs: options.graceMs ?? 10_000 })
+        const health = CircuitBreaker.of(llm)
+        const leave = health.listen({
+          provider: (provider) => meter.dispatch({ _tag: "Provider", provider }),
+          cooling: (cooling) => meter.dispatch({ _tag: cooling ? "Cool" : "Warm" }),
+          outage: (open) => meter.stop({ kind: "outage", message: open.message })
+        })
+        yield* Effect.addFinalizer(() => Effect.sync(leave))
         const invoker = Invoker.make({
           llm,
           meter,
-          health: CircuitBreaker.of(llm),
+          health,
           prices: yield* Price.Price,
           now,
           retry: options.retry ?? Retry.standard,

@@ -4,7 +4,7 @@
  *
  * @since 0.1.0
  */
-import { Context, Effect, Option, Schedule, Schema } from "effect"
+import { Context, Deferred, Effect, Either, FiberId, Option, Schedule, Schema } from "effect"
 import type { CallRecord } from "../services/Book.ts"
 import type { Health } from "../services/CircuitBreaker.ts"
 import { LLMError, RunStopped, type StorageError } from "../services/Errors.ts"
@@ -27,7 +27,8 @@ export interface Turn {
 }
 
 /**
- * An answer with what its turn cost in this run, and whether it took a call: `replay`: it stood in the book; `memo`: an equal request was answered before.
+ * An answer with what its turn cost in this run, and whether it took a call in this epoch, be it one before a crash: `replay`: it stood in the book from an earlier
+ * epoch; `memo`: an equal request was answered before.
  *
  * @since 0.1.0
  */
@@ -77,7 +78,10 @@ export const make = (options: InvokerOptions): InvokerShape => {
   const { health, llm, meter } = options
   const past = pastOf(options.openCalls, options.reused)
   const memo = new Map<string, ChatAnswer>()
+  const flights = new Map<string, Effect.Effect<void>>()
   const priceOf = priceFinder(options)
+  /** Cuts a back-off short when the run stops. */
+  const stopped = Effect.flatMap(meter.stopped, (reason) => new RunStopped({ reason }))
 
   const send = (request: ChatRequest) =>
     options.spans
@@ -107,22 +111,58 @@ export const make = (options: InvokerOptions): InvokerShape => {
     const price = yield* priceOf(request.model)
     let driver: Option.Option<Schedule.ScheduleDriver<unknown, LLMError>> = Option.none()
     for (let attempt = attempts; ; attempt++) {
-      const reply = yield* Effect.catchTag(once(request, hash, turn, attempt, price), "LLMError", (error) =>
-        Effect.succeed(error)
-      )
-      if (!(reply instanceof LLMError)) {
+      const tried = yield* eitherLLMError(once(request, hash, turn, attempt, price))
+      if (Either.isRight(tried)) {
         yield* health.succeeded
-        return reply
+        return tried.right
       }
-      if (reply.scope === "run") return yield* stopFor(meter, reply)
-      yield* health.failed(reply)
+      const error = tried.left
+      if (error.scope === "run") return yield* stopFor(meter, error)
+      yield* health.failed(error)
       // While the provider is down the wait is admission's, and the try does not count.
-      if (reply.category !== "PERMANENT" && health.state().provider !== "up") continue
+      if (error.category !== "PERMANENT" && health.state().provider === "down") continue
       const schedule = Option.isSome(driver) ? driver.value : yield* Schedule.driver(options.retry)
       driver = Option.some(schedule)
-      yield* Effect.mapError(schedule.next(reply), () => reply)
+      yield* Effect.raceFirst(
+        Effect.mapError(schedule.next(error), () => error),
+        stopped
+      )
     }
   })
+
+  /** Of rows that ask the same at one time one is answered, and the others by its answer. */
+  const remembered = <E>(hash: string, seq: number, own: Effect.Effect<Reply, E>): Effect.Effect<Reply, E> =>
+    Effect.uninterruptibleMask((restore) =>
+      Effect.suspend(() => {
+        const known = memo.get(hash)
+        if (known !== undefined) return Effect.succeed<Reply>({ answer: known, usage: Usage.zero, source: "memo" })
+        const flight = flights.get(hash)
+        if (flight !== undefined)
+          return Effect.zipRight(apart(seq, restore(flight)), restore(remembered(hash, seq, own)))
+        if (memo.size >= options.memo) return restore(own)
+        const landed = Deferred.unsafeMake<void>(FiberId.none)
+        flights.set(hash, Deferred.await(landed))
+        return restore(own).pipe(
+          Effect.tap((reply) => Effect.sync(() => memo.set(hash, reply.answer))),
+          Effect.ensuring(
+            Effect.sync(() => {
+              flights.delete(hash)
+              Deferred.unsafeDone(landed, Effect.void)
+            })
+          )
+        )
+      })
+    )
+
+  /** A row that waits for another one's answer gives no room back, so for admission it is not there. */
+  const apart = (seq: number, wait: Effect.Effect<void>): Effect.Effect<void> =>
+    Effect.suspend(() => {
+      meter.dispatch({ _tag: "Leave", seq })
+      return Effect.ensuring(
+        wait,
+        Effect.sync(() => meter.dispatch({ _tag: "Enter", seq }))
+      )
+    })
 
   return {
     ask: Effect.fnUntraced(function* (request, turn) {
@@ -131,16 +171,25 @@ export const make = (options: InvokerOptions): InvokerShape => {
       const paid = before?.answers.get(hash)
       if (before !== undefined && paid !== undefined) {
         before.answers.delete(hash)
-        return { ...paid, source: "replay" }
+        return paid
       }
-      const known = options.memo > 0 ? memo.get(hash) : undefined
-      if (known !== undefined) return { answer: known, usage: Usage.zero, source: "memo" }
-      const reply = yield* insist(request, hash, turn, before?.calls ?? 0)
-      if (memo.size < options.memo) memo.set(hash, reply.answer)
-      return reply
+      return yield* remembered(hash, turn.seq, insist(request, hash, turn, before?.calls ?? 0))
     })
   }
 }
+
+/**
+ * A failed call as data; the stop of the run and a broken book stay errors.
+ *
+ * @since 0.1.0
+ */
+export const eitherLLMError = <A, R>(
+  call: Effect.Effect<A, LLMError | RunStopped | StorageError, R>
+): Effect.Effect<Either.Either<A, LLMError>, RunStopped | StorageError, R> =>
+  call.pipe(
+    Effect.map((value): Either.Either<A, LLMError> => Either.right(value)),
+    Effect.catchTag("LLMError", (error) => Effect.succeed(Either.left(error)))
+  )
 
 /**
  * The hash of a request as rendered: the same request has the same hash in every process.
@@ -154,7 +203,7 @@ const placeOf = ({ epoch, seq, turn }: Turn) => `${seq}/${epoch}/${turn}`
 
 interface Past {
   calls: number
-  readonly answers: Map<string, Omit<Reply, "source">>
+  readonly answers: Map<string, Reply>
 }
 
 /** What the book says of each turn that has no outcome yet: how often it was asked, and the answers that came. */
@@ -166,10 +215,17 @@ const pastOf = (calls: ReadonlyArray<CallRecord>, reused: ReadonlyMap<number, nu
     const found = past.get(place) ?? { calls: 0, answers: new Map() }
     past.set(place, found)
     if (call.epoch === epoch) found.calls++
-    if (call.answer !== null) found.answers.set(call.request, { answer: decodeAnswer(call), usage: usageOf(call) })
+    if (call.answer !== null) found.answers.set(call.request, replyOf(call, epoch))
   }
   return past
 }
+
+const replyOf = (call: CallRecord, epoch: number): Reply => ({
+  answer: decodeAnswer(call),
+  usage: usageOf(call),
+  // A call of this epoch was counted when it was sent.
+  source: call.epoch === epoch ? "call" : "replay"
+})
 
 const usageOf = (call: CallRecord): Usage.Usage => (call.state === "settled" ? Usage.make(call) : Usage.zero)
 

@@ -8,6 +8,7 @@ import type { Book, RunStatus } from "../services/Book.ts"
 import { type Checkpoint, type CheckpointError, Checkpointer } from "../services/Checkpointer.ts"
 import { RunRefused, type StopReason, StorageError } from "../services/Errors.ts"
 import * as Failure from "../services/Failure.ts"
+import { deepFreeze } from "../services/Freeze.ts"
 import { Journal } from "../services/Journal.ts"
 import { type Outcome, Stored } from "../services/Outcome.ts"
 import * as Usage from "../services/Usage.ts"
@@ -92,10 +93,10 @@ export const status = (runId: string): Effect.Effect<Totals, RunRefused | Storag
  */
 export const bookOf = (runId: string): Effect.Effect<Book, RunRefused | StorageError, Journal> =>
   Effect.flatMap(Journal, (journal) =>
-    Effect.flatMap(journal.reads.book(runId), (book) =>
-      book === undefined
-        ? new RunRefused({ reason: "not_found", message: `there is no run ${runId} in ${journal.location}` })
-        : Effect.succeed(book)
+    Effect.filterOrFail(
+      journal.reads.book(runId),
+      (book) => book !== undefined,
+      () => new RunRefused({ reason: "not_found", message: `there is no run ${runId} in ${journal.location}` })
     )
   )
 
@@ -162,7 +163,7 @@ export const results = <A, I>(
 }
 
 const toOutcome = <A>(end: Failure.Failure | Extract<Outcome<A>, { _tag: "Right" }>["right"]): Outcome<A> =>
-  Failure.is(end) ? Either.left(end) : Either.right(end)
+  Failure.is(end) ? Either.left(deepFreeze(end)) : Either.right(deepFreeze(end))
 
 const unreadable = (runId: string) => (error: unknown) =>
   new StorageError({

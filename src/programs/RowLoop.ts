@@ -8,6 +8,7 @@ import { Clock, Deferred, Effect, Either, Exit, FiberId, Schema } from "effect"
 import type { Fence, OutcomeFacts, OutcomeRecord, RowRecord } from "../services/Book.ts"
 import type { LLMError, RunStopped, StorageError } from "../services/Errors.ts"
 import * as Failure from "../services/Failure.ts"
+import { deepFreeze } from "../services/Freeze.ts"
 import * as Identity from "../services/Identity.ts"
 import type { JournalShape } from "../services/Journal.ts"
 import type { ChatRequest } from "../services/LLM.ts"
@@ -85,10 +86,8 @@ export const prepare = <Row, A, I>(job: Job<Row, A, I>, row: RowRecord, text: bo
   Effect.gen(function* () {
     const decoded = job.decode(JSON.parse(row.value), text)
     if (Either.isLeft(decoded)) return Either.left(unfit(decoded.left.message))
-    const request = yield* Effect.either(
-      Effect.try({ try: () => job.agent.request(decoded.right), catch: (error) => error })
-    )
-    if (Either.isLeft(request)) return Either.left(Failure.fromUnknown(request.left))
+    const request = Either.try({ try: () => job.agent.request(decoded.right), catch: Failure.fromUnknown })
+    if (Either.isLeft(request)) return Either.left(request.left)
     const key = yield* keyOf(job, row, yield* requestHash(request.right))
     return Either.right({ request: request.right, key })
   })
@@ -165,7 +164,7 @@ const worker = <Row, A, I>(options: LoopOptions<Row, A, I>) => {
     if (Either.isLeft(asked)) return finish(row, "", Either.left(asked.left), { ...noFacts, unasked: true })
     const { key, request } = asked.right
     if (stored !== undefined) {
-      return finish(row, key, Either.right({ ...stored, usage: Usage.zero }), { ...noFacts, storeHit: true })
+      return finish(row, key, Either.right(deepFreeze({ ...stored, usage: Usage.zero })), { ...noFacts, storeHit: true })
     }
     const place = { seq: row.seq, epoch: row.epoch }
     const work = Effect.flatMap(Effect.exit(meter.row(row.seq, job.agent.work(request, place))), (exit) =>

@@ -299,7 +299,7 @@ export const needs = (ops: ReadonlyArray<Op>): Needs => {
     if (run !== undefined) runs.add(run)
     if (op._tag === "Claim") claims.add(op.worker.runId)
     if (op._tag === "RunSnapshot") checkpoints.add(op.fence.runId)
-    if (op._tag === "Snapshot") checkpoints.add(op.id)
+    if (op._tag === "Snapshot" || op._tag === "DropCheckpoints") checkpoints.add(op.id)
   }
   return { runs, checkpoints, claims }
 }
@@ -348,6 +348,7 @@ interface Group {
   readonly book: (runId: string) => Book | undefined
   readonly live: (fence: Fence) => Book | undefined
   readonly change: (book: Book, parts: Partial<Book>) => void
+  readonly latest: (id: string) => number
   readonly version: (id: string) => number
   readonly facts: Facts
   readonly claim: (worker: WorkerRecord, dead: ReadonlyArray<number>) => void
@@ -379,6 +380,7 @@ const makeGroup = (facts: Facts): Group => {
     book,
     live: (fence) => (live.get(fence.runId)?.has(fence.worker) === true ? book(fence.runId) : undefined),
     change: (before, parts) => void writes.books.set(before.runId, { ...before, ...parts }),
+    latest: (id) => versions.get(id) ?? 0,
     version: (id) => {
       const next = (versions.get(id) ?? 0) + 1
       versions.set(id, next)
@@ -406,7 +408,8 @@ const decideOne = (op: Op, group: Group): Verdict => {
     case "Snapshot":
       return snapshot(op, "", 0, group)
     case "DropCheckpoints":
-      group.writes.prunes.push({ id: op.id, upto: Number.MAX_SAFE_INTEGER, all: true })
+      // Only what is there by now: a snapshot later in this group is written before the deletes, and stays.
+      group.writes.prunes.push({ id: op.id, upto: group.latest(op.id), all: true })
       return ok
     case "Put":
       group.writes.puts.push(op)

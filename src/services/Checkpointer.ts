@@ -17,6 +17,7 @@
 import { Clock, Context, Effect, Layer, Option, ParseResult, Schema } from "effect"
 import type { CheckpointRecord, Keep } from "./Book.ts"
 import type { StorageError } from "./Errors.ts"
+import { deepFreeze } from "./Freeze.ts"
 import { Journal, type JournalShape } from "./Journal.ts"
 
 /** @since 0.1.0 */
@@ -135,18 +136,23 @@ const toJson = <A, I>(id: string, schema: Schema.Schema<A, I>, value: A): Effect
     )
   )
 
-/** `JSON.stringify` drops functions and turns NaN into null: what does not come back equal must not be written. */
+/** What does not come back equal must not be written: `JSON.stringify` drops functions, turns NaN into null, a Date into text, a Map into `{}`. */
 const checkedJson = (value: unknown): string => {
-  const json = JSON.stringify(value, (key, item: unknown) => {
-    const bad =
-      typeof item === "function" || typeof item === "symbol" || (typeof item === "number" && !Number.isFinite(item))
-    const collapsing = item instanceof Map || item instanceof Set
-    if (bad || collapsing)
-      throw new TypeError(`at "${key}": ${String(item)} has no JSON form; give it one in the schema`)
-    return item
-  })
-  if (json === undefined) throw new TypeError("undefined has no JSON form")
+  const json = JSON.stringify(value)
+  checkJson(value, "")
   return json
+}
+
+const checkJson = (value: unknown, path: string): void => {
+  if (value === null || typeof value === "string" || typeof value === "boolean" || Number.isFinite(value)) return
+  if (Array.isArray(value)) {
+    for (const [i, item] of value.entries()) checkJson(item, `${path}[${i}]`)
+    return
+  }
+  const isObject = typeof value === "object" && [Object.prototype, null].includes(Object.getPrototypeOf(value))
+  if (!isObject) throw new TypeError(`at "${path}": ${String(value)} has no JSON form; give it one in the schema`)
+  // A property that is undefined is absent, before as after.
+  for (const [key, item] of Object.entries(value)) if (item !== undefined) checkJson(item, `${path}.${key}`)
 }
 
 const describe = (error: unknown): string => {
@@ -164,7 +170,7 @@ const read = <A, I>(schema: Schema.Schema<A, I>, record: CheckpointRecord | unde
       }).pipe(
         Effect.map(({ metadata, state }): Option.Option<Checkpoint<A>> => {
           const { at, id, status, version } = record
-          return Option.some(Object.freeze({ id, version, status, state, metadata, at }))
+          return Option.some(deepFreeze({ id, version, status, state, metadata, at }))
         }),
         Effect.mapError(
           (error) =>

@@ -107,6 +107,7 @@ export const of = (llm: LLMShape, options: BreakerOptions = defaults): Health =>
 const make = (llm: LLMShape, options: BreakerOptions): Health => {
   let state = closed
   let coolUntil = 0
+  let cooling = false
   const listeners = new Set<Listener>()
 
   const circuitOpen = (error: LLMError) =>
@@ -139,14 +140,19 @@ const make = (llm: LLMShape, options: BreakerOptions): Health => {
       yield* occur({ _tag: "Cooled" })
     })
 
+  const tellCooling = (now: boolean): void => {
+    cooling = now
+    for (const listener of listeners) listener.cooling(now)
+  }
+
   /** A wish to wait concerns every caller of the provider; the longest wins. */
   const coolDown = (ms: number, now: number): Effect.Effect<void> => {
     if (now + ms <= coolUntil) return Effect.void
     coolUntil = now + ms
-    for (const listener of listeners) listener.cooling(true)
+    tellCooling(true)
     const until = coolUntil
     const warm = Effect.sync(() => {
-      if (coolUntil === until) for (const listener of listeners) listener.cooling(false)
+      if (coolUntil === until) tellCooling(false)
     })
     return Effect.asVoid(Effect.forkDaemon(Effect.delay(warm, ms)))
   }
@@ -164,6 +170,7 @@ const make = (llm: LLMShape, options: BreakerOptions): Health => {
     listen: (listener) => {
       listeners.add(listener)
       if (state.provider !== "up") listener.provider(state.provider, undefined)
+      if (cooling) listener.cooling(true)
       return () => void listeners.delete(listener)
     }
   }

@@ -9,7 +9,7 @@ import { type Action, type Event, type State, start, type Ticket, transition } f
 import type { Book, Fence, HoldRecord, Settled } from "./Book.ts"
 import { type LLMError, RunStopped, type StopReason, type StorageError } from "./Errors.ts"
 import type { JournalShape } from "./Journal.ts"
-import type { ChatAnswer } from "./LLM.ts"
+import type { ChatAnswer, TokenUsage } from "./LLM.ts"
 import * as Price from "./Price.ts"
 import { Usd } from "./Usd.ts"
 
@@ -231,17 +231,22 @@ const endOf = (exit: Exit.Exit<ChatAnswer, LLMError>, sent: boolean): End => {
   }
   const { charge, reason, usage } = failure.value
   if (charge === "none") return { _tag: "released", reason, sent: true }
-  if (charge === "known" && usage !== undefined) {
+  if (charge === "known" && usage !== undefined && isSound(usage)) {
     return { _tag: "settled", usage, reason, answer: null, finish: null, requestId: failure.value.requestId ?? null }
   }
   return { _tag: "uncertain", reason, answer: null }
 }
 
+/** Whole counts, whose parts do not pass the whole; what else a provider of the user's own may say is no bill, and the hold counts. */
+const isSound = ({ cachedTokens, cacheWriteTokens, inputTokens, outputTokens }: TokenUsage): boolean =>
+  [cachedTokens, cacheWriteTokens, inputTokens, outputTokens].every((n) => Number.isSafeInteger(n) && n >= 0) &&
+  cachedTokens + cacheWriteTokens <= inputTokens
+
 const answered = (answer: ChatAnswer): End => {
   // An empty answer is paid for but not accepted: a resumed run asks again.
   const accepted = answer.text.trim() !== "" || answer.refusal !== undefined
   const text = accepted ? encodeAnswer(answer) : null
-  return answer.usage === undefined
+  return answer.usage === undefined || !isSound(answer.usage)
     ? { _tag: "uncertain", reason: "no usage", answer: text }
     : {
         _tag: "settled",

@@ -76,7 +76,7 @@ export const table: ReadonlyArray<PriceRow> = [
   { model: "gpt-4.1-mini", from: "2025-04-14", input: 0.4, cached: 0.1, output: 1.6 },
   { model: "gpt-4o", from: "2024-10-02", input: 2.5, cached: 1.25, output: 10 },
   { model: "gpt-4o-mini", from: "2024-07-18", input: 0.15, cached: 0.075, output: 0.6 },
-  { model: "simulated", from: "2026-01-01", input: 0.15, cached: 0.075, output: 0.6 }
+  { model: "simulated", from: "0000-01-01", input: 0.15, cached: 0.075, output: 0.6 }
 ]
 
 /**

@@ -71,7 +71,7 @@ describe("writeCsv", () => {
       ]
       const safe = hostile.map((cell) => `"'${cell.replaceAll('"', '""')}"\n`).join("")
       assert.strictEqual(yield* writeCells(hostile), safe)
-      assert.strictEqual(yield* writeCells([-5, -0.25, 7n, "-12.50"]), "-5\n-0.25\n7\n-12.50\n")
+      assert.strictEqual(yield* writeCells([-5, -1e-7, 7n, "-12.50"]), "-5\n-1e-7\n7\n-12.50\n")
       yield* Export.writeCsv(path, ["=x", "b"], Stream.empty)
       assert.strictEqual(text(), `"'=x",b\n`)
     })
@@ -95,6 +95,13 @@ describe("writeCsv", () => {
       ]
       assert.strictEqual(yield* writeCells(ids), ids.map((id) => `${id}\n`).join(""))
       assert.strictEqual(yield* writeCells(["=1+1", "@x"], { raw: true }), "=1+1\n@x\n")
+    })
+  )
+
+  it.effect("quotes what a reader would take for a byte-order mark", () =>
+    Effect.gen(function* () {
+      yield* Export.writeCsv(path, ["\ufeffa"], Stream.empty)
+      assert.strictEqual(text(), '"\ufeffa"\n')
     })
   )
 

@@ -393,46 +393,54 @@ describe("LLMOpenAI", () => {
         (started) => Effect.promise(started.stop)
       )
 
-    it.scopedLive("every call is one request, every bill is seen or uncertain, and the sums agree", () =>
-      Effect.gen(function* () {
-        const fake = yield* provider({ latency: 5, rate429: 0.2, billed500: 0.2, billedReset: 0.2, seed: 3 })
-        const llm = yield* Effect.provide(LLM, LLMOpenAI.layerWith({ apiKey: Redacted.make("k"), baseUrl: fake.url }))
-        const asks = Array.from({ length: 60 }, (_, i) => ask({ messages: [{ role: "user", content: `vendor ${i}` }] }))
-        const ends = yield* Effect.forEach(asks, (asked) => Effect.either(llm.generate(asked)), { concurrency: 4 })
-        const bill = yield* Effect.promise(fake.bill)
-        let seenNano = 0
-        const charges = { none: 0, known: 0, uncertain: 0 }
-        for (const end of ends) {
-          if (end._tag === "Left") charges[end.left.charge]++
-          else seenNano += (end.right.usage?.inputTokens ?? 0) * 150 + (end.right.usage?.outputTokens ?? 0) * 600
-        }
-        assert.strictEqual(bill.requests, 60)
-        assert.strictEqual(charges.none, bill.refused429)
-        assert.strictEqual(charges.uncertain, bill.billed500 + bill.billedReset)
-        assert.strictEqual(Object.keys(bill.byHash).length, bill.answered)
-        assert.isAtMost(seenNano, bill.billedNano)
-        assert.isTrue(bill.refused429 > 0 && bill.billed500 > 0 && bill.billedReset > 0 && bill.answered > 0)
-        assert.isAtMost(bill.maxInFlight, 4)
-        assert.strictEqual(bill.inFlight, 0)
-      })
+    it.scopedLive(
+      "every call is one request, every bill is seen or uncertain, and the sums agree",
+      () =>
+        Effect.gen(function* () {
+          const fake = yield* provider({ latency: 5, rate429: 0.2, billed500: 0.2, billedReset: 0.2, seed: 3 })
+          const llm = yield* Effect.provide(LLM, LLMOpenAI.layerWith({ apiKey: Redacted.make("k"), baseUrl: fake.url }))
+          const asks = Array.from({ length: 60 }, (_, i) =>
+            ask({ messages: [{ role: "user", content: `vendor ${i}` }] })
+          )
+          const ends = yield* Effect.forEach(asks, (asked) => Effect.either(llm.generate(asked)), { concurrency: 4 })
+          const bill = yield* Effect.promise(fake.bill)
+          let seenNano = 0
+          const charges = { none: 0, known: 0, uncertain: 0 }
+          for (const end of ends) {
+            if (end._tag === "Left") charges[end.left.charge]++
+            else seenNano += (end.right.usage?.inputTokens ?? 0) * 150 + (end.right.usage?.outputTokens ?? 0) * 600
+          }
+          assert.strictEqual(bill.requests, 60)
+          assert.strictEqual(charges.none, bill.refused429)
+          assert.strictEqual(charges.uncertain, bill.billed500 + bill.billedReset)
+          assert.strictEqual(Object.keys(bill.byHash).length, bill.answered)
+          assert.isAtMost(seenNano, bill.billedNano)
+          assert.isTrue(bill.refused429 > 0 && bill.billed500 > 0 && bill.billedReset > 0 && bill.answered > 0)
+          assert.isAtMost(bill.maxInFlight, 4)
+          assert.strictEqual(bill.inFlight, 0)
+        }),
+      30_000
     )
 
-    it.scopedLive("answers by the request's schema, and bills a client that is gone", () =>
-      Effect.gen(function* () {
-        const fake = yield* provider({ latency: 100 })
-        const schema = {
-          type: "object",
-          properties: { id: { type: "integer" }, risk: { enum: ["low", "high"] }, summary: { type: "string" } }
-        }
-        const asked = ask({ format: { mode: "json_schema", name: "out", schema } })
-        const answer = yield* generate(fake.url, {}, asked)
-        assert.deepStrictEqual(JSON.parse(answer.text), { id: 42, risk: "low", summary: "echo: vendor 42" })
-        const before = yield* Effect.promise(fake.bill)
-        const error = yield* Effect.flip(generate(fake.url, { timeoutMs: 50 }, asked))
-        const after = yield* Effect.promise(fake.bill)
-        assert.deepStrictEqual([error.reason, error.charge], ["timeout", "uncertain"])
-        assert.strictEqual(after.billedNano, before.billedNano * 2)
-      })
+    it.scopedLive(
+      "answers by the request's schema, and bills a client that is gone",
+      () =>
+        Effect.gen(function* () {
+          const fake = yield* provider({ latency: 100 })
+          const schema = {
+            type: "object",
+            properties: { id: { type: "integer" }, risk: { enum: ["low", "high"] }, summary: { type: "string" } }
+          }
+          const asked = ask({ format: { mode: "json_schema", name: "out", schema } })
+          const answer = yield* generate(fake.url, {}, asked)
+          assert.deepStrictEqual(JSON.parse(answer.text), { id: 42, risk: "low", summary: "echo: vendor 42" })
+          const before = yield* Effect.promise(fake.bill)
+          const error = yield* Effect.flip(generate(fake.url, { timeoutMs: 50 }, asked))
+          const after = yield* Effect.promise(fake.bill)
+          assert.deepStrictEqual([error.reason, error.charge], ["timeout", "uncertain"])
+          assert.strictEqual(after.billedNano, before.billedNano * 2)
+        }),
+      30_000
     )
   })
 })

@@ -165,6 +165,7 @@ describe("csv", () => {
       const good = 'id,a,b\n1,"x\ny",z\n'
       names(4, yield* failure(Rows.csv(file(`${good}2,"open,z\n3,x,y\n4,x,y\n`))), "malformed")
       names(5, yield* failure(Rows.csv(file(`${good}2,"""a""\nb","open\n3,x,y`))), "malformed")
+      names(4, yield* failure(Rows.csv(file(`${good}2,"open\n""inner"",\n3,x,y\n`))), "malformed")
       // The quote of a later cell closes it by chance: the record's first line is named.
       names(4, yield* failure(Rows.csv(file(`${good}2,"open,z\n3,"x",y\n`))), "malformed")
       names(4, yield* failure(Rows.csv(file(`${good}2,5" pipe,z\n`))), "malformed")

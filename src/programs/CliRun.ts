@@ -1,0 +1,180 @@
+/**
+ * What `longhaul run` and `resume` do: a job with its overrides, a progress line, a drain on a signal, a result file, an exit code.
+ *
+ * @since 0.1.0
+ */
+import { Clock, Console, Effect, type Either, Option, Schedule, Schema, Stream } from "effect"
+import { write } from "../layers/Export.ts"
+import * as LLMOpenAI from "../layers/LLMOpenAI.ts"
+import * as LLMSimulated from "../layers/LLMSimulated.ts"
+import * as Rows from "../layers/Rows.ts"
+import * as RowsSqlite from "../layers/RowsSqlite.ts"
+import * as Budget from "../services/Budget.ts"
+import { InputError } from "../services/Errors.ts"
+import type { RowSource } from "../services/RowSource.ts"
+import * as Enrichment from "./Enrichment.ts"
+import * as ExitCode from "./ExitCode.ts"
+import type { Job } from "./Job.ts"
+import * as JobFile from "./JobFile.ts"
+import * as ProgressLine from "./ProgressLine.ts"
+import * as ResultRows from "./ResultRows.ts"
+
+/**
+ * What a run's record keeps, so that `resume` needs no flags.
+ *
+ * @since 0.1.0
+ */
+export const Settings = Schema.Struct({
+  job: Schema.String,
+  source: Schema.optional(Schema.String),
+  query: Schema.optional(Schema.String),
+  llm: Schema.Literal("openai", "simulated"),
+  model: Schema.optional(Schema.String),
+  scope: Schema.optional(Schema.String),
+  chunkSize: Schema.optional(Schema.Int),
+  out: Schema.optional(Schema.String)
+})
+/** @since 0.1.0 */
+export type Settings = typeof Settings.Type
+
+/** @since 0.1.0 */
+export const SettingsJson = Schema.parseJson(Settings)
+
+/** @since 0.1.0 */
+export interface CliRunOptions {
+  readonly settings: Settings
+  readonly db: string
+  readonly runId: string | undefined
+  readonly budget: Budget.BudgetOptions
+  readonly retry: Enrichment.RunOptions["retry"]
+  readonly onDrift: Enrichment.RunOptions["onDrift"]
+  readonly graceMs: number
+}
+
+/**
+ * Runs or resumes, and gives the exit code. Progress and notes go to stderr, the summary to stdout.
+ *
+ * @since 0.1.0
+ */
+export const execute = (options: CliRunOptions) =>
+  Effect.gen(function* () {
+    const { settings } = options
+    const loaded = yield* JobFile.load(settings.job)
+    const job = yield* overridden(loaded.job, settings)
+    return yield* Effect.provide(run(job, options), [
+      Budget.layer(options.budget),
+      providerOf(settings, loaded.simulated)
+    ])
+  })
+
+const providerOf = (settings: Settings, simulated: JobFile.JobModule["simulated"]) =>
+  settings.llm === "openai" ? LLMOpenAI.layer : Option.getOrElse(simulated, () => LLMSimulated.layer())
+
+const overridden = (job: Job<unknown, unknown>, settings: Settings) =>
+  Effect.map(sourceOf(settings), (source) =>
+    Enrichment.withOverrides(job, {
+      ...(source === undefined ? {} : { source }),
+      ...(settings.model === undefined ? {} : { model: settings.model }),
+      ...(settings.scope === undefined ? {} : { scope: settings.scope }),
+      ...(settings.chunkSize === undefined ? {} : { chunkSize: settings.chunkSize })
+    })
+  )
+
+/** `--source`: a file by its extension, `sqlite:<file>#<table>`, or `sqlite:<file>` with `--query`. */
+const sourceOf = ({
+  query,
+  source
+}: Settings): Either.Either<RowSource | undefined, InputError> | Effect.Effect<RowSource | undefined, InputError> => {
+  if (source === undefined) return Effect.succeed(undefined)
+  if (!source.startsWith("sqlite:")) return Rows.fromPath(source)
+  const [file = "", table] = source.slice("sqlite:".length).split("#")
+  if (query !== undefined) return Effect.succeed(RowsSqlite.query(file, query))
+  if (table !== undefined) return Effect.succeed(RowsSqlite.table(file, table))
+  const message = `--source ${source} names no table: write sqlite:${file}#<table>, or add --query "select …"`
+  return new InputError({ reason: "bad_option", message })
+}
+
+const run = (job: Job<unknown, unknown>, options: CliRunOptions) =>
+  Effect.gen(function* () {
+    const started = yield* Clock.currentTimeMillis
+    const { graceMs, onDrift, retry, settings } = options
+    const handle = yield* Enrichment.start(job, {
+      runId: options.runId,
+      onDrift,
+      graceMs,
+      settings: Schema.encodeSync(SettingsJson)(settings),
+      ...(retry === undefined ? {} : { retry })
+    })
+    yield* Console.error(`run ${handle.runId} · database ${options.db}`)
+    const result = yield* Effect.onInterrupt(showing(handle), () => draining(handle))
+    const out = settings.out ?? `${handle.runId}.csv`
+    yield* exportRun(job, handle.runId, out)
+    yield* Console.log(summary(result, (yield* Clock.currentTimeMillis) - started, out, options.db))
+    return ExitCode.ofResult(result)
+  }).pipe(Effect.scoped)
+
+const draining = (handle: Enrichment.Handle<unknown>) =>
+  Effect.flatMap(handle.progress, ({ runId, working }) =>
+    Console.error(
+      `\nstopping: ${working} ${working === 1 ? "call" : "calls"} in flight may finish first; a second signal abandons them\nresume with: longhaul resume ${runId}`
+    )
+  )
+
+/** Shows progress until the run ends. On a terminal one line, redrawn; on a pipe a line every few seconds. */
+const showing = (handle: Enrichment.Handle<unknown>) =>
+  Effect.gen(function* () {
+    const tty = process.stderr.isTTY === true
+    const begun = markOf(yield* Clock.currentTimeMillis, yield* handle.progress)
+    const draw = Effect.gen(function* () {
+      const snapshot = yield* handle.progress
+      const rate = ProgressLine.rate(begun, markOf(yield* Clock.currentTimeMillis, snapshot))
+      const line = ProgressLine.render(snapshot, rate)
+      process.stderr.write(tty ? `\r\u001b[2K${line.slice(0, (process.stderr.columns ?? 80) - 1)}` : `${line}\n`)
+    })
+    const ticking = Effect.repeat(Effect.delay(draw, tty ? 250 : 5_000), Schedule.forever)
+    const result = yield* Effect.raceFirst(handle.await, ticking).pipe(Effect.flatMap(() => handle.await))
+    yield* draw
+    if (tty) process.stderr.write("\n")
+    return result
+  })
+
+const markOf = (at: number, { done, failed, partial }: Enrichment.Snapshot): ProgressLine.Mark => ({
+  at,
+  ended: done + partial + failed
+})
+
+/**
+ * Writes a run's rows to a file, in input order, and gives their number.
+ *
+ * @since 0.1.0
+ */
+export const exportRun = (job: Job<unknown, unknown>, runId: string, out: string) =>
+  Effect.gen(function* () {
+    const rows = Enrichment.results(runId, job.agent.output)
+    const first = yield* Stream.runHead(rows)
+    const columns = Option.match(first, { onNone: () => [], onSome: ({ record }) => Object.keys(record) })
+    const layout = ResultRows.layout(job.agent.output, columns)
+    return yield* write(out, layout.columns, Stream.map(rows, layout.row))
+  })
+
+const summary = (result: Enrichment.RunResult<unknown>, ms: number, out: string, db: string): string => {
+  const { calls, cap, done, failed, partial, pending, reason, rows, runId, spent, uncertain } = result
+  const { count, money } = ProgressLine
+  const lines = [
+    result.stopReason === "complete"
+      ? `done: ${count(rows)} rows in ${duration(ms)}`
+      : `suspended: ${reason?.message ?? "stopped"}; ${count(pending)} of ${count(rows)} rows are pending`,
+    `rows: ${count(done)} done, ${count(partial)} partial, ${count(failed)} failed, ${count(pending)} pending`,
+    `spent ${money(spent)}${cap === null ? "" : ` of ${money(cap)}`}${uncertain > 0 ? ` · ${money(uncertain)} uncertain` : ""} · ${count(calls)} calls`,
+    `results: ${out}`,
+    `database: ${db}, run ${runId}`
+  ]
+  if (pending > 0)
+    lines.push(`next: longhaul resume ${runId} --db ${db}${reason?.kind === "budget" ? " --budget <more>" : ""}`)
+  else if (failed + partial > 0) lines.push(`next: longhaul failures ${runId} --db ${db}`)
+  else lines.push(`next: longhaul status ${runId} --db ${db}`)
+  return lines.join("\n")
+}
+
+const duration = (ms: number): string =>
+  ms < 90_000 ? `${(ms / 1000).toFixed(1)} s` : `${Math.floor(ms / 60_000)} min ${Math.round((ms % 60_000) / 1000)} s`

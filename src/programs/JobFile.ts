@@ -1,0 +1,62 @@
+/**
+ * A job from a module: TypeScript or JavaScript, without a build step.
+ *
+ * @since 0.1.0
+ */
+import { existsSync } from "node:fs"
+import { resolve } from "node:path"
+import { pathToFileURL } from "node:url"
+import { Effect, Layer, Option, Predicate } from "effect"
+import { register } from "tsx/esm/api"
+import { InputError } from "../services/Errors.ts"
+import type { LLM } from "../services/LLM.ts"
+import type { Job } from "./Job.ts"
+
+/** What a job module exports: the job, and perhaps a simulated provider that suits it. */
+export interface JobModule {
+  readonly job: Job<unknown, unknown>
+  readonly simulated: Option.Option<Layer.Layer<LLM>>
+}
+
+/**
+ * Loads the module at `path`, which default-exports `Enrichment.make(…)` and may export `simulated`, a layer that stands for the provider in a trial. The module is code and runs
+ * with this process's rights.
+ *
+ * @since 0.1.0
+ */
+export const load = (path: string): Effect.Effect<JobModule, InputError> =>
+  Effect.gen(function* () {
+    const file = resolve(path)
+    if (!existsSync(file)) return yield* bad(file, "not_found", `there is no job module ${file}`)
+    const loaded: unknown = yield* Effect.tryPromise({
+      try: () => imported(file),
+      catch: (error) =>
+        bad(file, "bad_job", `${file} cannot be loaded: ${error instanceof Error ? error.message : error}`)
+    })
+    if (!Predicate.isRecord(loaded) || !isJob(loaded.default)) {
+      return yield* bad(file, "bad_job", `${file} does not default-export a job: export default Enrichment.make({ … })`)
+    }
+    return { job: loaded.default, simulated: Option.liftPredicate(loaded.simulated, isProvider) }
+  })
+
+const imported = async (file: string): Promise<unknown> => {
+  const unregister = register()
+  try {
+    return await import(pathToFileURL(file).href)
+  } finally {
+    await unregister()
+  }
+}
+
+const bad = (file: string, reason: InputError["reason"], message: string) => new InputError({ reason, file, message })
+
+/** What a layer provides cannot be seen from outside; a wrong one fails as a missing service at once. */
+const isProvider = (value: unknown): value is Layer.Layer<LLM> => Layer.isLayer(value)
+
+const isJob = (value: unknown): value is Job<unknown, unknown> =>
+  Predicate.isRecord(value) &&
+  Predicate.isString(value.name) &&
+  Predicate.isFunction(value.decode) &&
+  Predicate.isFunction(value.identify) &&
+  Predicate.isRecord(value.agent) &&
+  Predicate.isFunction(value.agent.work)

@@ -1,0 +1,31 @@
+#!/usr/bin/env node
+/**
+ * The `longhaul` command.
+ *
+ * @since 0.1.0
+ */
+import { readFileSync } from "node:fs"
+import { NodeContext, NodeRuntime } from "@effect/platform-node"
+import { Cause, Effect, Exit, Layer, Logger, Schema } from "effect"
+import { main } from "./Cli.ts"
+import * as ExitCode from "./ExitCode.ts"
+
+const Package = Schema.parseJson(Schema.Struct({ version: Schema.String }))
+const { version } = Schema.decodeSync(Package)(readFileSync(new URL("../../package.json", import.meta.url), "utf8"))
+
+main(process.argv, version).pipe(
+  // Results go to stdout, everything said about them to stderr.
+  Effect.provide(
+    Layer.merge(NodeContext.layer, Logger.replace(Logger.defaultLogger, Logger.prettyLogger({ stderr: true })))
+  ),
+  NodeRuntime.runMain({
+    disableErrorReporting: true,
+    disablePrettyLogger: true,
+    teardown: (exit, onExit) => {
+      const interrupted = Exit.isFailure(exit) && Cause.isInterrupted(exit.cause)
+      onExit(
+        interrupted ? ExitCode.INTERRUPTED : Exit.isFailure(exit) ? ExitCode.INTERNAL : Number(process.exitCode ?? 0)
+      )
+    }
+  })
+)
