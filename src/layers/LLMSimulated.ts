@@ -3,7 +3,7 @@
  * process. It sleeps by Effect's clock, so a `TestClock` drives it.
  *
  * @example
- * import * as LLMSimulated from "longhaul/testing"
+ * import { LLMSimulated } from "longhaul"
  * const calm = LLMSimulated.layer()
  * const rough = LLMSimulated.layer({ seed: 7, latencyMs: { p50: 400, p99: 3_000 }, rate429: 0.03, rate5xx: 0.01, rateBadJson: 0.02 })
  * const own = LLMSimulated.layer({ respond: (request) => ({ risk: "low", summary: request.messages[0]?.content }) })

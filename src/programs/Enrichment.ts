@@ -527,12 +527,16 @@ const reopen = <Row, A, I>(live: Live<Row, A, I>): Effect.Effect<ReadonlyMap<num
     if (book.commitSeq === 0) return new Map()
     const again: Array<OutcomeRecord> = []
     const drifted: Array<OutcomeRecord> = []
+    // Rows of a re-run that was cut short: what made them drift then tells that their answers may still serve.
+    const open: Array<OutcomeRecord> = []
     yield* Stream.runForEach(outcomePages(live), (page) =>
       Effect.gen(function* () {
         for (const { outcome, row } of page) {
-          if (outcome === undefined || outcome.epoch !== row.epoch) continue
-          if (isAgain(outcome, options.retry ?? "transient")) again.push(outcome)
-          else if (outcome.key !== "" && (yield* hasDrifted(live, row, outcome.key))) drifted.push(outcome)
+          if (outcome === undefined) continue
+          const ended = outcome.epoch === row.epoch
+          if (ended && isAgain(outcome, options.retry ?? "transient")) again.push(outcome)
+          else if (outcome.key !== "" && (yield* hasDrifted(live, row, outcome.key)))
+            (ended ? drifted : open).push(outcome)
         }
       })
     )
@@ -541,7 +545,7 @@ const reopen = <Row, A, I>(live: Live<Row, A, I>): Effect.Effect<ReadonlyMap<num
     if (again.length + rerun.length > 0) {
       yield* journal.commit({ _tag: "Reopen", fence, rows: [...again, ...rerun] })
     }
-    return new Map(rerun.map((outcome) => [outcome.seq, outcome.epoch + 1]))
+    return new Map([...rerun, ...open].map((outcome) => [outcome.seq, outcome.epoch + 1]))
   })
 
 const outcomePages = <Row, A, I>({ fence, job, journal }: Live<Row, A, I>) =>

@@ -7,7 +7,7 @@
 import { Context, Deferred, Effect, Either, FiberId, Option, Schedule, Schema } from "effect"
 import type { CallRecord } from "../services/Book.ts"
 import type { Health } from "../services/CircuitBreaker.ts"
-import { LLMError, RunStopped, type StorageError } from "../services/Errors.ts"
+import { LLMError, RunStopped, type StopReason, type StorageError } from "../services/Errors.ts"
 import * as Identity from "../services/Identity.ts"
 import { type ChatAnswer, type ChatRequest, type LLMShape, answer as makeAnswer } from "../services/LLM.ts"
 import type { Meter } from "../services/Meter.ts"
@@ -83,13 +83,23 @@ export const make = (options: InvokerOptions): InvokerShape => {
   /** Cuts a back-off short when the run stops. */
   const stopped = Effect.flatMap(meter.stopped, (reason) => new RunStopped({ reason }))
 
-  const send = (request: ChatRequest) =>
+  const physical = (request: ChatRequest) =>
     options.spans
       ? Effect.withSpan(llm.generate(request), "longhaul.call", {
           attributes: { model: request.model },
           captureStackTrace: false
         })
       : llm.generate(request)
+
+  /** The run and the provider's health hear how a call ended before its permit and its money go to the next one. */
+  const send = (request: ChatRequest) =>
+    Effect.uninterruptibleMask((restore) =>
+      Effect.tapBoth(restore(physical(request)), {
+        onFailure: (error) =>
+          error.scope === "run" ? Effect.sync(() => meter.stop(providerStop(error))) : health.failed(error),
+        onSuccess: (answer) => (isEmpty(answer) ? health.failed(empty) : health.succeeded)
+      })
+    )
 
   /** One physical call; an empty answer fails here, after it was settled, so that it is tried again. */
   const once = (request: ChatRequest, hash: string, turn: Turn, attempt: number, price: Price.PriceRow) =>
@@ -100,7 +110,7 @@ export const make = (options: InvokerOptions): InvokerShape => {
       ),
       ({ answer, cost }): Effect.Effect<Reply, LLMError> => {
         const usage = cost === null || answer.usage === undefined ? Usage.zero : Usage.make({ ...answer.usage, cost })
-        return answer.text.trim() === "" && judge(answer) === undefined
+        return isEmpty(answer)
           ? Effect.fail(empty)
           : Effect.succeed({ answer, usage, source: "call" })
       }
@@ -112,13 +122,9 @@ export const make = (options: InvokerOptions): InvokerShape => {
     let driver: Option.Option<Schedule.ScheduleDriver<unknown, LLMError>> = Option.none()
     for (let attempt = attempts; ; attempt++) {
       const tried = yield* eitherLLMError(once(request, hash, turn, attempt, price))
-      if (Either.isRight(tried)) {
-        yield* health.succeeded
-        return tried.right
-      }
+      if (Either.isRight(tried)) return tried.right
       const error = tried.left
-      if (error.scope === "run") return yield* stopFor(meter, error)
-      yield* health.failed(error)
+      if (error.scope === "run") return yield* new RunStopped({ reason: providerStop(error) })
       // While the provider is down the wait is admission's, and the try does not count.
       if (error.category !== "PERMANENT" && health.state().provider === "down") continue
       const schedule = Option.isSome(driver) ? driver.value : yield* Schedule.driver(options.retry)
@@ -268,12 +274,7 @@ export const unpriced = (model: string): string =>
   `model ${model} has no price, so a cap cannot be held: give its price with Price.layer, or run without a cap`
 
 /** No row can succeed: the run stops and the row stays pending. */
-const stopFor = (meter: Meter, error: LLMError) =>
-  Effect.suspend(() => {
-    const reason = { kind: "provider" as const, message: error.message }
-    meter.stop(reason)
-    return Effect.fail(new RunStopped({ reason }))
-  })
+const providerStop = (error: LLMError): StopReason => ({ kind: "provider", message: error.message })
 
 /**
  * A failure in the shape of a success: it is billed, and another try gives the same. `undefined`: the answer can be read.
@@ -292,6 +293,8 @@ export const judge = (answer: ChatAnswer): LLMError | undefined => {
 
 const billed = (reason: LLMError["reason"], category: LLMError["category"], message: string) =>
   new LLMError({ reason, category, scope: "row", charge: "known", message })
+
+const isEmpty = (answer: ChatAnswer): boolean => answer.text.trim() === "" && judge(answer) === undefined
 
 /** Billed too, but another try may bring more. */
 const empty = billed("invalid_response", "TRANSIENT", "the answer is empty")

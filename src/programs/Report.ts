@@ -124,7 +124,11 @@ export interface ReportedRow<A> {
 }
 
 const PAGE = 500
-const Record_ = Schema.Record({ key: Schema.String, value: Schema.Unknown })
+/** Taken as parsed: `Schema.Record` would drop a column called `__proto__`. */
+const Record_ = Schema.declare(
+  (value): value is Readonly<Record<string, unknown>> =>
+    typeof value === "object" && value !== null && !Array.isArray(value)
+)
 
 /**
  * All rows of a run with their latest outcomes, in input order, read page by page. Readable while the run goes on.

@@ -350,7 +350,9 @@ interface Group {
   readonly change: (book: Book, parts: Partial<Book>) => void
   readonly latest: (id: string) => number
   readonly version: (id: string) => number
-  readonly facts: Facts
+  readonly open: (runId: string) => ReadonlyArray<HoldRecord>
+  readonly close: (record: HoldRecord) => void
+  readonly latestWorker: (runId: string) => number
   readonly claim: (worker: WorkerRecord, dead: ReadonlyArray<number>) => void
 }
 
@@ -373,10 +375,10 @@ const makeGroup = (facts: Facts): Group => {
   }
   const live = new Map<string, ReadonlySet<number>>(facts.live)
   const versions = new Map(facts.versions)
+  const workers = new Map(facts.workers)
   const book = (runId: string) => writes.books.get(runId) ?? facts.books.get(runId)
   return {
     writes,
-    facts,
     book,
     live: (fence) => (live.get(fence.runId)?.has(fence.worker) === true ? book(fence.runId) : undefined),
     change: (before, parts) => void writes.books.set(before.runId, { ...before, ...parts }),
@@ -386,9 +388,21 @@ const makeGroup = (facts: Facts): Group => {
       versions.set(id, next)
       return next
     },
+    // What was read, with what this group itself opened and closed: an interrupted worker's last writes may stand before the claim.
+    open: (runId) => {
+      const closed = new Set(writes.closed.map(holdId))
+      const opened = [...writes.holds.values()].filter((record) => record.runId === runId)
+      return [...(facts.holds.get(runId) ?? []), ...opened].filter((record) => !closed.has(holdId(record)))
+    },
+    // A hold that opens and closes in one group was never written: there is nothing to delete.
+    close: (record) => {
+      if (!writes.holds.delete(holdId(record))) writes.closed.push(record)
+    },
+    latestWorker: (runId) => workers.get(runId) ?? 0,
     claim: (worker, dead) => {
-      const workers = new Set([...(live.get(worker.runId) ?? [])].filter((other) => !dead.includes(other)))
-      live.set(worker.runId, workers.add(worker.worker))
+      const others = [...(live.get(worker.runId) ?? [])].filter((other) => !dead.includes(other))
+      live.set(worker.runId, new Set([...others, worker.worker]))
+      workers.set(worker.runId, worker.worker)
     }
   }
 }
@@ -476,11 +490,10 @@ const create = (op: Extract<Op, { _tag: "Create" }>, group: Group): Verdict => {
 const claim = (op: Extract<Op, { _tag: "Claim" }>, group: Group): Verdict => {
   const { worker, dead } = op
   const book = group.book(worker.runId)
-  if (book === undefined || (group.facts.workers.get(worker.runId) ?? 0) !== worker.worker - 1)
-    return refused("claimed")
-  const open = (group.facts.holds.get(worker.runId) ?? []).filter((record) => dead.includes(record.worker))
+  if (book === undefined || group.latestWorker(worker.runId) !== worker.worker - 1) return refused("claimed")
+  const open = group.open(worker.runId).filter((record) => dead.includes(record.worker))
   for (const record of open) {
-    group.writes.closed.push(record)
+    group.close(record)
     group.writes.calls.push(closed(record, "uncertain", record.amount, noTokens, "crash", worker.beatAt))
   }
   const moved = open.reduce((sum, record) => sum + record.amount, 0)
@@ -530,8 +543,7 @@ const close = (op: Extract<Op, { _tag: "Settle" | "Uncertain" | "Release" }>, gr
   const book = group.live(record)
   if (book === undefined) return fenced
   const held = Usd.nano(book.held - record.amount)
-  // A hold that opens and closes in one group was never written: there is nothing to delete.
-  if (!group.writes.holds.delete(holdId(record))) group.writes.closed.push(record)
+  group.close(record)
   switch (op._tag) {
     case "Settle": {
       const { usage, cost } = op.close

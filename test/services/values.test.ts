@@ -1,6 +1,7 @@
 import { execFileSync } from "node:child_process"
+import { createRequire } from "node:module"
 import { tmpdir } from "node:os"
-import { fileURLToPath } from "node:url"
+import { fileURLToPath, pathToFileURL } from "node:url"
 import { assert, describe, it } from "@effect/vitest"
 import { Chunk, Context, Duration, Effect, Either, Layer, Option, Random, Schedule, Schema, Stream } from "effect"
 import * as fc from "fast-check"
@@ -18,7 +19,7 @@ import * as Retry from "../../src/services/Retry.ts"
 import * as Usage from "../../src/services/Usage.ts"
 import { Usd } from "../../src/services/Usd.ts"
 import { keys } from "../support/printKeys.ts"
-import { agentOf, jobOf, type Output, rowsOf } from "../support/scriptedJob.ts"
+import { agentOf, jobOf, rowsOf } from "../support/scriptedJob.ts"
 import { good, permanent, prices, scripted, tokens } from "../support/scriptedLlm.ts"
 
 const many = { numRuns: 500 }
@@ -126,7 +127,7 @@ describe("Immutable values", () => {
           const events = yield* Stream.runCollect(Enrichment.events(job, { runId, collect: true }))
           const rows = yield* Stream.runCollect(Enrichment.results(runId, job.agent.output))
           return { events: Chunk.toReadonlyArray(events), rows: Chunk.toReadonlyArray(rows) }
-        }).pipe(Effect.provide(Budget.layer({ maxCostUsd: 1 })))
+        }).pipe(Effect.provide([Budget.layer({ maxCostUsd: 1 }), llm.layer]))
       const first = yield* run("first")
       // The second run finds its rows in the store.
       const second = yield* run("second")
@@ -146,10 +147,7 @@ describe("Immutable values", () => {
         }
       }
       assertFrozen(yield* Enrichment.status("first"))
-    }).pipe(Effect.provide(Layer.mergeAll(Memory.layer, prices)), (effect) => {
-      const llm = scripted(({ row }) => (row === "row 1" ? permanent : good()))
-      return Effect.provide(effect, llm.layer)
-    })
+    }).pipe(Effect.provide(Layer.merge(Memory.layer, prices)))
   )
 
   it("I4: values are read-only to the compiler", () => {
@@ -200,7 +198,7 @@ const hash = (value: unknown) => Either.getOrThrow(Identity.stableHash(value))
 describe("Identity", () => {
   it("I5: keys are the same in another process, in another directory", () => {
     const script = fileURLToPath(new URL("../support/printKeys.ts", import.meta.url))
-    const tsx = import.meta.resolve("tsx")
+    const tsx = pathToFileURL(createRequire(import.meta.url).resolve("tsx")).href
     const printed = execFileSync(process.execPath, ["--import", tsx, script], { cwd: tmpdir(), encoding: "utf8" })
     assert.deepStrictEqual(printed.trim().split("\n"), [...keys()])
     assert.strictEqual(new Set(keys()).size, keys().length)
@@ -533,5 +531,3 @@ describe("Errors", () => {
     )
   })
 })
-
-type _Output = typeof Output.Type
