@@ -44,7 +44,11 @@ export default Enrichment.make({
 const assess = ({ messages }: LLM.ChatRequest): typeof Enriched.Type => {
   const text = messages[1]?.content ?? ""
   const summary = text.slice(text.indexOf(": ") + 2).split(/(?<=\.)\s/)[0] ?? ""
-  const risk = /investigat|lawsuit|breach|insolven/i.test(text) ? "high" : /new|few|young/i.test(text) ? "medium" : "low"
+  const risk = /investigat|lawsuit|breach|insolven/i.test(text)
+    ? "high"
+    : /new|few|young/i.test(text)
+      ? "medium"
+      : "low"
   return { summary, risk }
 }
 export const simulated = LLMSimulated.layer({

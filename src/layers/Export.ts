@@ -4,7 +4,7 @@
  * @example
  * import { Export } from "longhaul"
  * import { Stream } from "effect"
- * Export.writeCsv("out.csv", ["id", "risk"], Stream.make({ id: "007", risk: "low" })) // Effect<1>
+ * const written = Export.writeCsv("out.csv", ["id", "risk"], Stream.make({ id: "007", risk: "low" })) // Effect<1>
  *
  * @since 0.1.0
  */

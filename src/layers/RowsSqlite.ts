@@ -2,8 +2,8 @@
  * Rows from a SQLite file, over a read-only connection of its own that lives as long as the stream runs.
  *
  * @example
- * import { RowsSqlite } from "longhaul/sqlite"
- * const vendors = RowsSqlite.table("crm.db", "vendors")
+ * import { Rows } from "longhaul/sqlite"
+ * const vendors = Rows.table("crm.db", "vendors")
  *
  * @since 0.1.0
  */

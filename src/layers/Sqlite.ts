@@ -142,6 +142,10 @@ const toStorageError = (path: string, cause: unknown): StorageError => {
     return fail("read_only", `${path} or its directory cannot be written: check its permissions`)
   if (code.startsWith("SQLITE_CORRUPT") || code === "SQLITE_NOTADB")
     return fail("corrupt", `${path} is damaged or not a SQLite database`)
-  if (code === "SQLITE_CANTOPEN") return fail("cannot_open", `${path} cannot be opened: ${detail}`)
+  if (code === "SQLITE_CANTOPEN")
+    return fail(
+      "cannot_open",
+      `${path} cannot be opened (${detail}): check that it is a file, and the permissions of its directory`
+    )
   return fail("failed", `SQLite refused (${code === "" ? "no code" : code}) on ${path}: ${detail}`)
 }

@@ -3,9 +3,8 @@
  *
  * @since 0.1.0
  */
-import { Clock, Console, Effect, type Either, Option, Schedule, Schema, Stream } from "effect"
+import { Clock, Console, Effect, type Either, Layer, Option, Schedule, Schema, Stream } from "effect"
 import { write } from "../layers/Export.ts"
-import * as LLMOpenAI from "../layers/LLMOpenAI.ts"
 import * as LLMSimulated from "../layers/LLMSimulated.ts"
 import * as Rows from "../layers/Rows.ts"
 import * as RowsSqlite from "../layers/RowsSqlite.ts"
@@ -67,8 +66,16 @@ export const execute = (options: CliRunOptions) =>
     ])
   })
 
+/** The SDK is fetched when it is needed: a trial starts without it. */
+const openai = Layer.unwrapEffect(
+  Effect.map(
+    Effect.promise(() => import("../layers/LLMOpenAI.ts")),
+    ({ layer }) => layer
+  )
+)
+
 const providerOf = (settings: Settings, simulated: JobFile.JobModule["simulated"]) =>
-  settings.llm === "openai" ? LLMOpenAI.layer : Option.getOrElse(simulated, () => LLMSimulated.layer())
+  settings.llm === "openai" ? openai : Option.getOrElse(simulated, () => LLMSimulated.layer())
 
 const overridden = (job: Job<unknown, unknown>, settings: Settings) =>
   Effect.map(sourceOf(settings), (source) =>

@@ -110,9 +110,7 @@ export const make = (options: InvokerOptions): InvokerShape => {
       ),
       ({ answer, cost }): Effect.Effect<Reply, LLMError> => {
         const usage = cost === null || answer.usage === undefined ? Usage.zero : Usage.make({ ...answer.usage, cost })
-        return isEmpty(answer)
-          ? Effect.fail(empty)
-          : Effect.succeed({ answer, usage, source: "call" })
+        return isEmpty(answer) ? Effect.fail(empty) : Effect.succeed({ answer, usage, source: "call" })
       }
     )
 

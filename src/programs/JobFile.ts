@@ -7,7 +7,6 @@ import { existsSync } from "node:fs"
 import { resolve } from "node:path"
 import { pathToFileURL } from "node:url"
 import { Effect, Layer, Option, Predicate } from "effect"
-import { register } from "tsx/esm/api"
 import { InputError } from "../services/Errors.ts"
 import type { LLM } from "../services/LLM.ts"
 import type { Job } from "./Job.ts"
@@ -39,7 +38,9 @@ export const load = (path: string): Effect.Effect<JobModule, InputError> =>
     return { job: loaded.default, simulated: Option.liftPredicate(loaded.simulated, isProvider) }
   })
 
+/** The loader is fetched when it is needed: most commands load no job. */
 const imported = async (file: string): Promise<unknown> => {
+  const { register } = await import("tsx/esm/api")
   const unregister = register()
   try {
     return await import(pathToFileURL(file).href)

@@ -164,7 +164,10 @@ const worker = <Row, A, I>(options: LoopOptions<Row, A, I>) => {
     if (Either.isLeft(asked)) return finish(row, "", Either.left(asked.left), { ...noFacts, unasked: true })
     const { key, request } = asked.right
     if (stored !== undefined) {
-      return finish(row, key, Either.right(deepFreeze({ ...stored, usage: Usage.zero })), { ...noFacts, storeHit: true })
+      return finish(row, key, Either.right(deepFreeze({ ...stored, usage: Usage.zero })), {
+        ...noFacts,
+        storeHit: true
+      })
     }
     const place = { seq: row.seq, epoch: row.epoch }
     const work = Effect.flatMap(Effect.exit(meter.row(row.seq, job.agent.work(request, place))), (exit) =>

@@ -5,7 +5,9 @@
  * @since 0.1.0
  */
 import { readFileSync } from "node:fs"
-import { NodeContext, NodeRuntime } from "@effect/platform-node"
+// Not the barrel: it brings clusters and sockets, and a command should start at once.
+import * as NodeContext from "@effect/platform-node/NodeContext"
+import * as NodeRuntime from "@effect/platform-node/NodeRuntime"
 import { Cause, Effect, Exit, Layer, Logger, Schema } from "effect"
 import { main } from "./Cli.ts"
 import * as ExitCode from "./ExitCode.ts"

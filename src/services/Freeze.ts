@@ -1,10 +1,6 @@
 /**
- * Freezing, to the bottom. Effect and Schema type values as readonly but freeze nothing, so a value that is stored is frozen here.
- *
- * @example
- * import { Freeze } from "longhaul"
- * const settings = Freeze.deepFreeze({ models: ["small"] })
- * Object.isFrozen(settings.models) // true
+ * Freezing, to the bottom: `Object.isFrozen(deepFreeze({ models: ["small"] }).models)`. Effect and Schema type values as readonly but freeze nothing, so a value
+ * that is stored is frozen here.
  *
  * @since 0.1.0
  */

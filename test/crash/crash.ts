@@ -41,14 +41,16 @@ writeFileSync(
 
 const faults = flags.clean === true ? {} : { rate429: 0.03, billed500: 0.02, billedReset: 0.01 }
 const provider = await startFakeProvider({ latency, seed, ...faults })
-const main = fileURLToPath(new URL("../../src/programs/main.ts", import.meta.url))
+const main = fileURLToPath(new URL("../../dist/programs/main.js", import.meta.url))
 const job = fileURLToPath(new URL("./job.ts", import.meta.url))
 
 /** The command, in a process of its own. */
 const start = () => {
   const args = ["run", job, "--run-id", "crash", "--db", db, "--source", join(directory, "rows.csv"), "--out", out]
   const limits = ["--budget", String(budget), "--concurrency", String(concurrency)]
-  return spawn(process.execPath, ["--import", "tsx", main, ...args, ...limits], {
+  return spawn(process.execPath, [main, ...args, ...limits], {
+    // Not the project's own directory, so that the job finds the library as an installed one does.
+    cwd: directory,
     stdio: ["ignore", "ignore", "pipe"],
     env: { ...process.env, OPENAI_API_KEY: "sk-crash", OPENAI_BASE_URL: provider.url }
   })

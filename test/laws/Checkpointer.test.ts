@@ -265,8 +265,9 @@ for (const backend of backends) {
           reason: "approve the vendors",
           pending: [{ id: "call_1", name: "send", arguments: args }]
         })
+        // The caller's own arguments stay the caller's: a retry that writes into them changes no stored decision.
+        args.to.push("before")
         yield* checkpointer.snapshot("run", Workflow.Suspended, suspended, { status: "SUSPENDED" })
-        args.to.push("later")
         args.limits.max = 99
         const found = yield* Effect.flatten(checkpointer.resume("run", Workflow.Suspended))
         assert.strictEqual(found.status, "SUSPENDED")

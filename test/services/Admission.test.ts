@@ -29,7 +29,10 @@ type Wish =
 const pick = fc.nat(1_000)
 const wishes = fc.oneof(
   { weight: 6, arbitrary: fc.record({ wish: fc.constant("enter" as const), pick }) },
-  { weight: 10, arbitrary: fc.record({ wish: fc.constant("ask" as const), pick, amount: fc.integer({ min: 1, max: 60 }) }) },
+  {
+    weight: 10,
+    arbitrary: fc.record({ wish: fc.constant("ask" as const), pick, amount: fc.integer({ min: 1, max: 60 }) })
+  },
   { weight: 4, arbitrary: fc.record({ wish: fc.constant("leave" as const), pick }) },
   { weight: 8, arbitrary: fc.record({ wish: fc.constant("settle" as const), pick, share: fc.nat(100) }) },
   { weight: 2, arbitrary: fc.record({ wish: fc.constant("uncertain" as const), pick }) },
@@ -63,7 +66,11 @@ const limits = fc.record({
   maxConcurrency: fc.integer({ min: 1, max: 5 })
 })
 
-const startOf = (parts: { readonly cap: number | null; readonly maxCalls: number | null; readonly maxConcurrency: number }) =>
+const startOf = (parts: {
+  readonly cap: number | null
+  readonly maxCalls: number | null
+  readonly maxConcurrency: number
+}) =>
   start({
     cap: parts.cap === null ? null : Usd.nano(parts.cap),
     maxCalls: parts.maxCalls,
@@ -86,7 +93,9 @@ class World {
     switch (wish.wish) {
       case "enter": {
         const seq = wish.pick % 12
-        return this.rows.has(seq) || this.waiting.some((ticket) => ticket.seq === seq) ? undefined : { _tag: "Enter", seq }
+        return this.rows.has(seq) || this.waiting.some((ticket) => ticket.seq === seq)
+          ? undefined
+          : { _tag: "Enter", seq }
       }
       case "leave": {
         const idle = [...this.rows].filter((seq) => this.waiting.every((ticket) => ticket.seq !== seq))
@@ -102,7 +111,11 @@ class World {
       case "settle": {
         const ticket = this.flying[wish.pick % this.flying.length]
         if (ticket === undefined) return undefined
-        return { _tag: "Settled", amount: ticket.amount, cost: Usd.nano(Math.floor((ticket.amount * wish.share) / 100)) }
+        return {
+          _tag: "Settled",
+          amount: ticket.amount,
+          cost: Usd.nano(Math.floor((ticket.amount * wish.share) / 100))
+        }
       }
       case "uncertain": {
         const ticket = this.flying[wish.pick % this.flying.length]
@@ -210,7 +223,10 @@ describe("Admission", () => {
   it("I10: spent + uncertain + held never passes the cap, whatever happens in whatever order", () => {
     let bound = 0
     always(({ after, world }) => {
-      assert.strictEqual(after.held, world.flying.reduce((sum, ticket) => sum + ticket.amount, 0))
+      assert.strictEqual(
+        after.held,
+        world.flying.reduce((sum, ticket) => sum + ticket.amount, 0)
+      )
       if (after.cap === null) return
       assert.isAtMost(after.spent + after.uncertain + after.held, after.cap)
       if (after.stop?.kind === "budget") bound++
@@ -255,7 +271,8 @@ describe("Admission", () => {
       const oldest = oldestOf(world.waiting)
       if (after.stop === null && oldest !== undefined && !isShut(after) && after.inFlight < widthOf(after)) {
         const need = after.spent + after.uncertain + after.held + oldest.amount
-        const short = (after.cap !== null && need > after.cap) || (after.maxCalls !== null && after.calls >= after.maxCalls)
+        const short =
+          (after.cap !== null && need > after.cap) || (after.maxCalls !== null && after.calls >= after.maxCalls)
         assert.isTrue(short, "the oldest fits and still waits")
         assert.isTrue(after.inFlight > 0 || world.parked() > 0, "nothing is left that could free room")
       }
@@ -318,17 +335,20 @@ describe("Admission", () => {
   })
 
   it("I27: a row that backs off (entered, without a waiting ticket) holds the stop back until it leaves", () => {
-    const after = (events: ReadonlyArray<Event>) =>
-      events.reduce((state, event) => transition(state, event)[0], startOf({ cap: 100, maxCalls: null, maxConcurrency: 4 }))
+    const reached = (events: ReadonlyArray<Event>) =>
+      events.reduce(
+        (state, event) => transition(state, event)[0],
+        startOf({ cap: 100, maxCalls: null, maxConcurrency: 4 })
+      )
     const tooDear: Event = { _tag: "Ask", ticket: { id: 1, seq: 1, amount: Usd.nano(101) } }
     const enter = (seq: number): Event => ({ _tag: "Enter", seq })
-    assert.isNull(after([enter(0), enter(1), tooDear]).stop)
-    assert.strictEqual(after([enter(0), enter(1), tooDear, { _tag: "Leave", seq: 0 }]).stop?.kind, "budget")
-    assert.strictEqual(after([enter(1), tooDear]).stop?.kind, "budget")
-    assert.strictEqual(after([tooDear]).stop?.kind, "budget")
+    assert.isNull(reached([enter(0), enter(1), tooDear]).stop)
+    assert.strictEqual(reached([enter(0), enter(1), tooDear, { _tag: "Leave", seq: 0 }]).stop?.kind, "budget")
+    assert.strictEqual(reached([enter(1), tooDear]).stop?.kind, "budget")
+    assert.strictEqual(reached([tooDear]).stop?.kind, "budget")
     // The row that comes back is older and fits: it goes first, and only then there is nothing left to wait for.
     const back: Event = { _tag: "Ask", ticket: { id: 2, seq: 0, amount: Usd.nano(100) } }
-    const flying = after([enter(0), enter(1), tooDear, back])
+    const flying = reached([enter(0), enter(1), tooDear, back])
     assert.isNull(flying.stop)
     assert.strictEqual(flying.held, 100)
   })
@@ -342,6 +362,9 @@ describe("Admission", () => {
     assert.isNull(two.stop)
     const [three, denied] = transition(two, { _tag: "Settled", amount: Usd.nano(10), cost: Usd.nano(4) })
     assert.strictEqual(three.stop?.kind, "max_calls")
-    assert.deepStrictEqual(denied.map((action) => action._tag), ["Deny"])
+    assert.deepStrictEqual(
+      denied.map((action) => action._tag),
+      ["Deny"]
+    )
   })
 })

@@ -5,7 +5,7 @@ import { fileURLToPath, pathToFileURL } from "node:url"
 import { assert, describe, it } from "@effect/vitest"
 import { Chunk, Context, Duration, Effect, Either, Layer, Option, Random, Schedule, Schema, Stream } from "effect"
 import * as fc from "fast-check"
-import { expectTypeOf } from "vitest"
+import { expectTypeOf, vi } from "vitest"
 import * as Memory from "../../src/layers/Memory.ts"
 import * as Budget from "../../src/programs/Budgets.ts"
 import * as Enrichment from "../../src/programs/Enrichment.ts"
@@ -43,6 +43,9 @@ const assertFrozen = (value: unknown) => {
   for (const part of partsOf(value)) assert.isFrozen(part, JSON.stringify(part))
 }
 
+// Room for a busy machine.
+vi.setConfig({ testTimeout: 60_000 })
+
 describe("Usage and Usd", () => {
   it("I3: Usage.add is associative and commutative, and Usage.zero is its unit", () => {
     fc.assert(
@@ -66,8 +69,14 @@ describe("Usage and Usd", () => {
         assert.deepStrictEqual(Usage.sum(other), total)
         assert.deepStrictEqual(Usage.add(Usage.sum(other.slice(0, cut)), Usage.sum(other.slice(cut))), total)
         // bigint is exact by nature
-        assert.strictEqual(BigInt(total.cost), all.reduce((sum, usage) => sum + BigInt(usage.cost), 0n))
-        assert.strictEqual(BigInt(total.inputTokens), all.reduce((sum, usage) => sum + BigInt(usage.inputTokens), 0n))
+        assert.strictEqual(
+          BigInt(total.cost),
+          all.reduce((sum, usage) => sum + BigInt(usage.cost), 0n)
+        )
+        assert.strictEqual(
+          BigInt(total.inputTokens),
+          all.reduce((sum, usage) => sum + BigInt(usage.inputTokens), 0n)
+        )
       }),
       many
     )
@@ -207,10 +216,7 @@ describe("Identity", () => {
   it("I5: a key has the published form, and does not change between releases", () => {
     const key = Either.getOrThrow(Identity.idempotencyKey("vendors", "enrich", 42, "2026-07-03"))
     assert.match(key, /^idem:[0-9a-f]{24}$/)
-    assert.strictEqual(
-      key,
-      `idem:${Identity.sha256('["vendors","enrich",42,"2026-07-03"]').slice(0, 24)}`
-    )
+    assert.strictEqual(key, `idem:${Identity.sha256('["vendors","enrich",42,"2026-07-03"]').slice(0, 24)}`)
   })
 
   it("I5: the order of keys, at any depth, does not reach the hash", () => {
@@ -332,11 +338,14 @@ describe("Identity", () => {
 describe("Requests", () => {
   it.effect("I21: what is sent is what was rendered, by value, for any row, and no two rows share a request", () =>
     Effect.gen(function* () {
-      const texts = fc.sample(fc.uniqueArray(fc.string(), { minLength: 20, maxLength: 20 }), { seed: 7, numRuns: 1 })[0] ?? []
+      const texts =
+        fc.sample(fc.uniqueArray(fc.string(), { minLength: 20, maxLength: 20 }), { seed: 7, numRuns: 1 })[0] ?? []
       const rows = texts.map((text, id) => ({ id, text }))
       // Half of the rows need a repair: the repaired request must not touch the first one.
       const llm = scripted(({ nth, n }) =>
-        nth === 1 && n % 2 === 0 ? Effect.succeed(LLM.answer({ text: "no json", model: "m", usage: tokens(1, 1) })) : good()
+        nth === 1 && n % 2 === 0
+          ? Effect.succeed(LLM.answer({ text: "no json", model: "m", usage: tokens(1, 1) }))
+          : good()
       )
       const job = jobOf({ rows })
       const before = rows.map((row) => JSON.stringify(job.agent.request(row)))
@@ -347,10 +356,16 @@ describe("Requests", () => {
       const first = llm.counts.requests.filter((request) => request.messages.length === 2)
       assert.deepStrictEqual(first.map((request) => JSON.stringify(request)).sort(), [...before].sort())
       assert.strictEqual(new Set(llm.counts.requests).size, llm.counts.requests.length)
-      assert.strictEqual(new Set(llm.counts.requests.map((request) => request.messages)).size, llm.counts.requests.length)
+      assert.strictEqual(
+        new Set(llm.counts.requests.map((request) => request.messages)).size,
+        llm.counts.requests.length
+      )
       assert.isAbove(llm.counts.requests.length, rows.length)
       for (const request of llm.counts.requests) assertFrozen(request)
-      assert.deepStrictEqual(rows.map((row) => JSON.stringify(job.agent.request(row))), before)
+      assert.deepStrictEqual(
+        rows.map((row) => JSON.stringify(job.agent.request(row))),
+        before
+      )
     })
   )
 })
@@ -426,16 +441,21 @@ describe("Price", () => {
         above: optional(fc.nat(400)),
         factor: fc.integer({ min: 10, max: 30 }).map((n) => n / 10)
       })
-      .map(({ above, cacheWrite, cached, factor, ...rest }): Price.PriceRow => ({
-        model: "m",
-        from: "2026-01-01",
-        ...rest,
-        ...(cached === undefined ? {} : { cached }),
-        ...(cacheWrite === undefined ? {} : { cacheWrite }),
-        ...(above === undefined ? {} : { longContext: { above, input: factor, output: factor } })
-      }))
+      .map(
+        ({ above, cacheWrite, cached, factor, ...rest }): Price.PriceRow => ({
+          model: "m",
+          from: "2026-01-01",
+          ...rest,
+          ...(cached === undefined ? {} : { cached }),
+          ...(cacheWrite === undefined ? {} : { cacheWrite }),
+          ...(above === undefined ? {} : { longContext: { above, input: factor, output: factor } })
+        })
+      )
     const requests = fc
-      .record({ content: fc.string({ maxLength: 200, unit: "binary" }), maxOutputTokens: fc.integer({ min: 1, max: 4000 }) })
+      .record({
+        content: fc.string({ maxLength: 200, unit: "binary" }),
+        maxOutputTokens: fc.integer({ min: 1, max: 4000 })
+      })
       .map(({ content, maxOutputTokens }) =>
         LLM.request({
           model: "m",
@@ -460,7 +480,12 @@ describe("Price", () => {
 
   it("I10: the input bound is at least one token a byte of all that is sent, schema included", () => {
     const format = { mode: "json_schema", name: "n", schema: { type: "object", description: "ü".repeat(50) } } as const
-    const request = LLM.request({ model: "m", messages: [{ role: "user", content: "€".repeat(10) }], maxOutputTokens: 1, format })
+    const request = LLM.request({
+      model: "m",
+      messages: [{ role: "user", content: "€".repeat(10) }],
+      maxOutputTokens: 1,
+      format
+    })
     assert.isAtLeast(Price.inputBound(request), 30 + Buffer.byteLength(JSON.stringify(format.schema)))
   })
 })
@@ -483,7 +508,10 @@ describe("Retry", () => {
       const found = yield* waits(Retry.standard, errors(10))
       // The last entry is the end of the policy: no wait.
       const four = found.slice(0, 4)
-      assert.lengthOf(found.filter((ms) => ms > 0), 4)
+      assert.lengthOf(
+        found.filter((ms) => ms > 0),
+        4
+      )
       for (const [i, base] of [500, 1000, 2000, 4000].entries()) {
         assert.isAtLeast(four[i] ?? 0, base * 0.8)
         assert.isAtMost(four[i] ?? 0, base * 1.2)
@@ -498,16 +526,25 @@ describe("Retry", () => {
       const patient = Retry.policy({ attempts: 9, base: "1 second", longest: "10 seconds" })
       assert.isAtMost(Math.max(...(yield* waits(patient, errors(20)))), 10_000)
       const asked = yield* waits(patient, errors(20, { retryAfterMs: 60_000 }))
-      assert.deepStrictEqual(asked.filter((ms) => ms > 0), Array(8).fill(60_000))
+      assert.deepStrictEqual(
+        asked.filter((ms) => ms > 0),
+        Array(8).fill(60_000)
+      )
     })
   )
 
   it.effect("I11: a PERMANENT error is never tried again; UNKNOWN is tried as TRANSIENT is", () =>
     Effect.gen(function* () {
       const none = yield* waits(Retry.standard, errors(10, { category: "PERMANENT" }))
-      assert.lengthOf(none.filter((ms) => ms > 0), 0)
+      assert.lengthOf(
+        none.filter((ms) => ms > 0),
+        0
+      )
       const unknown = yield* waits(Retry.standard, errors(10, { category: "UNKNOWN" }))
-      assert.lengthOf(unknown.filter((ms) => ms > 0), 4)
+      assert.lengthOf(
+        unknown.filter((ms) => ms > 0),
+        4
+      )
     })
   )
 })

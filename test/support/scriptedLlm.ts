@@ -72,7 +72,10 @@ export const scripted = (script: Script, pause: Effect.Effect<void> = Effect.voi
     counts.most = Math.max(counts.most, counts.live)
     counts.begunAt.push(now)
     counts.requests.push(request)
-    return { request, row, nth, n: counts.calls, bill: (usage) => void (counts.bill += billOf(usage)) }
+    const bill = (usage: TokenUsage): void => {
+      counts.bill += billOf(usage)
+    }
+    return { request, row, nth, n: counts.calls, bill }
   }
   const end = (exit: Exit.Exit<ChatAnswer, LLMError>): void => {
     counts.live--
@@ -86,8 +89,14 @@ export const scripted = (script: Script, pause: Effect.Effect<void> = Effect.voi
       Effect.uninterruptibleMask((restore) =>
         Effect.flatMap(Clock.currentTimeMillis, (now) => {
           const call = begin(request, now)
-          return Effect.onExit(restore(Effect.zipRight(pause, Effect.suspend(() => script(call)))), (exit) =>
-            Effect.sync(() => end(exit))
+          return Effect.onExit(
+            restore(
+              Effect.zipRight(
+                pause,
+                Effect.suspend(() => script(call))
+              )
+            ),
+            (exit) => Effect.sync(() => end(exit))
           )
         })
       )
@@ -104,14 +113,21 @@ export const tokens = (inputTokens: number, outputTokens: number): TokenUsage =>
 })
 
 /** A good answer to a job of `scriptedJob.ts`. */
-export const good = (usage: TokenUsage | undefined = tokens(10, 5)): Effect.Effect<ChatAnswer> =>
+export const good = (usage: TokenUsage = tokens(10, 5)): Effect.Effect<ChatAnswer> =>
   Effect.succeed(makeAnswer({ text: '{"summary":"fine"}', model, usage }))
+
+/** A good answer that does not say what it cost. */
+export const silent: Effect.Effect<ChatAnswer> = Effect.succeed(
+  makeAnswer({ text: '{"summary":"fine"}', model, usage: undefined })
+)
 
 /** An answer that does not fit the output schema. */
 export const unreadable = (usage: TokenUsage = tokens(10, 5)): Effect.Effect<ChatAnswer> =>
   Effect.succeed(makeAnswer({ text: '{"sum', model, usage }))
 
-export const fail = (parts: Partial<Pick<LLMError, keyof typeof LLMError.fields>> = {}): Effect.Effect<never, LLMError> =>
+export const fail = (
+  parts: Partial<Pick<LLMError, keyof typeof LLMError.fields>> = {}
+): Effect.Effect<never, LLMError> =>
   Effect.suspend(() =>
     Effect.fail(
       new LLMError({

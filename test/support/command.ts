@@ -1,0 +1,57 @@
+/** The real command, as it is packed, in a process of its own: `dist/` is built before the tests (test/support/build.ts). */
+import { type ChildProcess, spawn } from "node:child_process"
+import { once } from "node:events"
+import { fileURLToPath } from "node:url"
+
+const main = fileURLToPath(new URL("../../dist/programs/main.js", import.meta.url))
+
+export interface Ended {
+  readonly code: number | null
+  readonly stdout: string
+  readonly stderr: string
+}
+
+export interface Running {
+  readonly child: ChildProcess
+  readonly ended: Promise<Ended>
+  /** Resolves when stderr has shown this text. */
+  readonly shows: (text: string) => Promise<void>
+}
+
+export interface Options {
+  readonly cwd: string
+  readonly env?: Readonly<Record<string, string>>
+}
+
+/** Starts `longhaul …args`, without a terminal and without a key or settings of the caller's environment. */
+export const command = (args: ReadonlyArray<string>, { cwd, env = {} }: Options): Running => {
+  const clean = Object.entries(process.env).filter(([name]) => !/^(OPENAI|LONGHAUL|NODE_OPTIONS|VITEST)/.test(name))
+  const child = spawn(process.execPath, [main, ...args], {
+    cwd,
+    env: { ...Object.fromEntries(clean), ...env },
+    stdio: ["ignore", "pipe", "pipe"]
+  })
+  let stdout = ""
+  let stderr = ""
+  const listeners = new Set<() => void>()
+  child.stdout.on("data", (chunk) => {
+    stdout += chunk
+  })
+  child.stderr.on("data", (chunk) => {
+    stderr += chunk
+    for (const listener of listeners) listener()
+  })
+  const ended = once(child, "close").then(([code]): Ended => ({ code, stdout, stderr }))
+  const shows = (text: string) =>
+    new Promise<void>((resolve, reject) => {
+      const look = () => {
+        if (!stderr.includes(text)) return
+        listeners.delete(look)
+        resolve()
+      }
+      listeners.add(look)
+      look()
+      ended.then(() => reject(new Error(`ended without showing "${text}": ${stderr}`)), reject)
+    })
+  return { child, ended, shows }
+}

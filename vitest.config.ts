@@ -1,0 +1,19 @@
+import { fileURLToPath } from "node:url"
+import { defineConfig } from "vitest/config"
+
+export default defineConfig({
+  resolve: {
+    alias: [
+      { find: "longhaul/sqlite", replacement: fileURLToPath(new URL("./src/layers/Sqlite.ts", import.meta.url)) },
+      { find: "longhaul/openai", replacement: fileURLToPath(new URL("./src/layers/LLMOpenAI.ts", import.meta.url)) },
+      { find: "longhaul", replacement: fileURLToPath(new URL("./src/index.ts", import.meta.url)) }
+    ]
+  },
+  test: {
+    include: ["test/**/*.test.ts"],
+    globalSetup: ["test/support/build.ts"],
+    // Several tests start processes of their own; a busy machine must not fail them.
+    testTimeout: 60_000,
+    hookTimeout: 60_000
+  }
+})
