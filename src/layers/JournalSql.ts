@@ -7,22 +7,33 @@ import * as Migrator from "@effect/sql/Migrator"
 import * as SqlClient from "@effect/sql/SqlClient"
 import type { Connection } from "@effect/sql/SqlConnection"
 import type { SqlError } from "@effect/sql/SqlError"
-import { Array, Effect, Exit, Schema } from "effect"
-import type {
-  Book,
-  CallRecord,
-  CheckpointRecord,
-  Facts,
-  HoldRecord,
-  Needs,
-  OutcomeRecord,
-  RowRecord,
-  WorkerRecord,
-  Writes
-} from "../services/Book.ts"
-import { StopReason, StorageError } from "../services/Errors.ts"
+import { Array, Effect, Exit } from "effect"
+import type { Book, Facts, HoldRecord, Needs, Writes } from "../services/Book.ts"
+import { StorageError } from "../services/Errors.ts"
 import type { Driver, Reads, RowResult } from "../services/Journal.ts"
-import { Usd } from "../services/Usd.ts"
+import {
+  bookColumns,
+  type Cell,
+  type Columns,
+  callColumns,
+  checkpointColumns,
+  holdColumns,
+  num,
+  outcomeColumns,
+  type Row,
+  rowColumns,
+  storeColumns,
+  str,
+  tables,
+  toBook,
+  toCall,
+  toCheckpoint,
+  toHold,
+  toOutcome,
+  toRow,
+  toWorker,
+  workerColumns
+} from "./SqlTables.ts"
 
 /**
  * What a database does in its own way: how a serialised transaction begins, and what its errors mean.
@@ -63,35 +74,6 @@ export const makeDriver = (dialect: Dialect): Effect.Effect<Driver, StorageError
       )
     return { durable: true, location: dialect.location, reads: reads(connected), transact }
   })
-
-const text = "text not null"
-const int = "bigint not null"
-
-/** The tables; `bigint` and `text` mean the same in SQLite and Postgres. `without rowid` is SQLite's word for a clustered key. */
-const tables = (clustered: string): ReadonlyArray<string> => [
-  `create table run (
-    run_id text primary key, job ${text}, scope ${text}, status ${text}, reason text, settings ${text}, source ${text},
-    created_at ${int}, updated_at ${int}, cap bigint, max_calls bigint, max_concurrency ${int}, chunk_size ${int},
-    row_count ${int}, filtered ${int}, spent ${int}, uncertain ${int}, held ${int}, calls ${int}, retries ${int}, repairs ${int},
-    replays ${int}, store_hits ${int}, memo_hits ${int}, unasked ${int}, reruns ${int}, input_tokens ${int}, cached_tokens ${int},
-    cache_write_tokens ${int}, output_tokens ${int}, reasoning_tokens ${int}, done ${int}, partial ${int}, failed ${int},
-    commit_seq ${int})`,
-  `create table worker (run_id ${text}, worker ${int}, live ${int}, host ${text}, pid ${int}, started_at ${int}, beat_at ${int},
-    primary key (run_id, worker)) ${clustered}`,
-  `create table manifest (run_id ${text}, seq ${int}, id ${text}, version ${text}, line ${int}, value ${text}, epoch ${int},
-    primary key (run_id, seq)) ${clustered}`,
-  `create table hold (run_id ${text}, worker ${int}, n ${int}, seq ${int}, epoch ${int}, turn ${int}, attempt ${int}, request ${text},
-    model ${text}, amount ${int}, price ${text}, at ${int}, primary key (run_id, worker, n)) ${clustered}`,
-  `create table call (run_id ${text}, worker ${int}, n ${int}, seq ${int}, epoch ${int}, turn ${int}, attempt ${int}, request ${text},
-    model ${text}, amount ${int}, price ${text}, at ${int}, state ${text}, cost ${int}, input_tokens ${int}, cached_tokens ${int},
-    cache_write_tokens ${int}, output_tokens ${int}, reasoning_tokens ${int}, reason ${text}, answer text, finish text, request_id text,
-    closed_at ${int}, primary key (run_id, worker, n)) ${clustered}`,
-  `create table outcome (run_id ${text}, seq ${int}, epoch ${int}, commit_seq ${int}, kind ${text}, category ${text}, key ${text}, value ${text},
-    primary key (run_id, seq, epoch)) ${clustered}`,
-  `create table checkpoint (id ${text}, version ${int}, status ${text}, state ${text}, metadata ${text}, upto_commit_seq ${int}, at ${int},
-    primary key (id, version)) ${clustered}`,
-  `create table store (key text primary key, value ${text}) ${clustered}`
-]
 
 const migrate = (dialect: Dialect): Effect.Effect<void, StorageError, SqlClient.SqlClient> =>
   Effect.gen(function* () {
@@ -153,9 +135,6 @@ const facts = (db: Connection, needs: Needs) =>
     }
     return { books, live, versions, holds, workers }
   })
-
-type Cell = string | number | null
-type Columns<A> = ReadonlyArray<readonly [column: string, cell: (record: A) => Cell]>
 
 const apply = (db: Connection, writes: Writes) =>
   Effect.gen(function* () {
@@ -219,255 +198,6 @@ const deleteHolds = (db: Connection, closed: ReadonlyArray<HoldRecord>) =>
 
 const put = (db: Connection, entries: ReadonlyArray<readonly [string, string]>, replace: boolean) =>
   insert(db, "store", storeColumns, entries, replace ? statements.overwrite : statements.firstWins)
-
-// ---- records and columns
-
-const json = (reason: StopReason | null) => (reason === null ? null : JSON.stringify(reason))
-
-const bookColumns: Columns<Book> = [
-  ["run_id", (book) => book.runId],
-  ["job", (book) => book.job],
-  ["scope", (book) => book.scope],
-  ["status", (book) => book.status],
-  ["reason", (book) => json(book.reason)],
-  ["settings", (book) => book.settings],
-  ["source", (book) => book.source],
-  ["created_at", (book) => book.createdAt],
-  ["updated_at", (book) => book.updatedAt],
-  ["cap", (book) => book.cap],
-  ["max_calls", (book) => book.maxCalls],
-  ["max_concurrency", (book) => book.maxConcurrency],
-  ["chunk_size", (book) => book.chunkSize],
-  ["row_count", (book) => book.rows],
-  ["filtered", (book) => book.filtered],
-  ["spent", (book) => book.spent],
-  ["uncertain", (book) => book.uncertain],
-  ["held", (book) => book.held],
-  ["calls", (book) => book.calls],
-  ["retries", (book) => book.retries],
-  ["repairs", (book) => book.repairs],
-  ["replays", (book) => book.replays],
-  ["store_hits", (book) => book.storeHits],
-  ["memo_hits", (book) => book.memoHits],
-  ["unasked", (book) => book.unasked],
-  ["reruns", (book) => book.reruns],
-  ["input_tokens", (book) => book.inputTokens],
-  ["cached_tokens", (book) => book.cachedTokens],
-  ["cache_write_tokens", (book) => book.cacheWriteTokens],
-  ["output_tokens", (book) => book.outputTokens],
-  ["reasoning_tokens", (book) => book.reasoningTokens],
-  ["done", (book) => book.done],
-  ["partial", (book) => book.partial],
-  ["failed", (book) => book.failed],
-  ["commit_seq", (book) => book.commitSeq]
-]
-
-const workerColumns: Columns<WorkerRecord> = [
-  ["run_id", (worker) => worker.runId],
-  ["worker", (worker) => worker.worker],
-  ["live", (worker) => (worker.live ? 1 : 0)],
-  ["host", (worker) => worker.host],
-  ["pid", (worker) => worker.pid],
-  ["started_at", (worker) => worker.startedAt],
-  ["beat_at", (worker) => worker.beatAt]
-]
-
-const rowColumns: Columns<RowRecord> = [
-  ["run_id", (row) => row.runId],
-  ["seq", (row) => row.seq],
-  ["id", (row) => row.id],
-  ["version", (row) => row.version],
-  ["line", (row) => row.line],
-  ["value", (row) => row.value],
-  ["epoch", (row) => row.epoch]
-]
-
-const holdColumns: Columns<HoldRecord> = [
-  ["run_id", (hold) => hold.runId],
-  ["worker", (hold) => hold.worker],
-  ["n", (hold) => hold.n],
-  ["seq", (hold) => hold.seq],
-  ["epoch", (hold) => hold.epoch],
-  ["turn", (hold) => hold.turn],
-  ["attempt", (hold) => hold.attempt],
-  ["request", (hold) => hold.request],
-  ["model", (hold) => hold.model],
-  ["amount", (hold) => hold.amount],
-  ["price", (hold) => hold.price],
-  ["at", (hold) => hold.at]
-]
-
-const callColumns: Columns<CallRecord> = [
-  ...holdColumns,
-  ["state", (call) => call.state],
-  ["cost", (call) => call.cost],
-  ["input_tokens", (call) => call.inputTokens],
-  ["cached_tokens", (call) => call.cachedTokens],
-  ["cache_write_tokens", (call) => call.cacheWriteTokens],
-  ["output_tokens", (call) => call.outputTokens],
-  ["reasoning_tokens", (call) => call.reasoningTokens],
-  ["reason", (call) => call.reason],
-  ["answer", (call) => call.answer],
-  ["finish", (call) => call.finish],
-  ["request_id", (call) => call.requestId],
-  ["closed_at", (call) => call.closedAt]
-]
-
-const outcomeColumns: Columns<OutcomeRecord> = [
-  ["run_id", (outcome) => outcome.runId],
-  ["seq", (outcome) => outcome.seq],
-  ["epoch", (outcome) => outcome.epoch],
-  ["commit_seq", (outcome) => outcome.commitSeq],
-  ["kind", (outcome) => outcome.kind],
-  ["category", (outcome) => outcome.category],
-  ["key", (outcome) => outcome.key],
-  ["value", (outcome) => outcome.value]
-]
-
-const checkpointColumns: Columns<CheckpointRecord> = [
-  ["id", (checkpoint) => checkpoint.id],
-  ["version", (checkpoint) => checkpoint.version],
-  ["status", (checkpoint) => checkpoint.status],
-  ["state", (checkpoint) => checkpoint.state],
-  ["metadata", (checkpoint) => checkpoint.metadata],
-  ["upto_commit_seq", (checkpoint) => checkpoint.uptoCommitSeq],
-  ["at", (checkpoint) => checkpoint.at]
-]
-
-const storeColumns: Columns<readonly [string, string]> = [
-  ["key", ([key]) => key],
-  ["value", ([, value]) => value]
-]
-
-/** What a driver may hand out for one row; Postgres gives a bigint as text. */
-type Row = Readonly<Record<string, unknown>>
-
-const num = (cell: unknown): number => Number(cell)
-const str = (cell: unknown): string => String(cell)
-const strOrNull = (cell: unknown): string | null => (cell === null ? null : String(cell))
-const numOrNull = (cell: unknown): number | null => (cell === null ? null : Number(cell))
-const oneOf =
-  <A extends string>(...values: ReadonlyArray<A>) =>
-  (cell: unknown): A => {
-    const found = values.find((value) => value === cell)
-    if (found === undefined) throw new Error(`unexpected value ${str(cell)} in the database`)
-    return found
-  }
-const runStatus = oneOf("loading", "running", "suspended", "done")
-const callState = oneOf("settled", "uncertain", "released")
-const outcomeKind = oneOf("done", "partial", "failed")
-const checkpointStatus = oneOf("RUNNING", "SUSPENDED", "DONE")
-const toReason = Schema.decodeUnknownSync(Schema.parseJson(StopReason))
-
-const toBook = (row: Row): Book => ({
-  runId: str(row.run_id),
-  job: str(row.job),
-  scope: str(row.scope),
-  status: runStatus(row.status),
-  reason: row.reason === null ? null : toReason(row.reason),
-  settings: str(row.settings),
-  source: str(row.source),
-  createdAt: num(row.created_at),
-  updatedAt: num(row.updated_at),
-  cap: row.cap === null ? null : Usd.nano(num(row.cap)),
-  maxCalls: numOrNull(row.max_calls),
-  maxConcurrency: num(row.max_concurrency),
-  chunkSize: num(row.chunk_size),
-  rows: num(row.row_count),
-  filtered: num(row.filtered),
-  spent: Usd.nano(num(row.spent)),
-  uncertain: Usd.nano(num(row.uncertain)),
-  held: Usd.nano(num(row.held)),
-  calls: num(row.calls),
-  retries: num(row.retries),
-  repairs: num(row.repairs),
-  replays: num(row.replays),
-  storeHits: num(row.store_hits),
-  memoHits: num(row.memo_hits),
-  unasked: num(row.unasked),
-  reruns: num(row.reruns),
-  ...toTokens(row),
-  done: num(row.done),
-  partial: num(row.partial),
-  failed: num(row.failed),
-  commitSeq: num(row.commit_seq)
-})
-
-const toTokens = (row: Row) => ({
-  inputTokens: num(row.input_tokens),
-  cachedTokens: num(row.cached_tokens),
-  cacheWriteTokens: num(row.cache_write_tokens),
-  outputTokens: num(row.output_tokens),
-  reasoningTokens: num(row.reasoning_tokens)
-})
-
-const toRow = (row: Row): RowRecord => ({
-  runId: str(row.run_id),
-  seq: num(row.seq),
-  id: str(row.id),
-  version: str(row.version),
-  line: num(row.line),
-  value: str(row.value),
-  epoch: num(row.epoch)
-})
-
-const toHold = (row: Row): HoldRecord => ({
-  runId: str(row.run_id),
-  worker: num(row.worker),
-  n: num(row.n),
-  seq: num(row.seq),
-  epoch: num(row.epoch),
-  turn: num(row.turn),
-  attempt: num(row.attempt),
-  request: str(row.request),
-  model: str(row.model),
-  amount: Usd.nano(num(row.amount)),
-  price: str(row.price),
-  at: num(row.at)
-})
-
-const toCall = (row: Row): CallRecord => ({
-  ...toHold(row),
-  ...toTokens(row),
-  state: callState(row.state),
-  cost: Usd.nano(num(row.cost)),
-  reason: str(row.reason),
-  answer: strOrNull(row.answer),
-  finish: strOrNull(row.finish),
-  requestId: strOrNull(row.request_id),
-  closedAt: num(row.closed_at)
-})
-
-const toOutcome = (row: Row): OutcomeRecord => ({
-  runId: str(row.run_id),
-  seq: num(row.seq),
-  epoch: num(row.epoch),
-  commitSeq: num(row.commit_seq),
-  kind: outcomeKind(row.kind),
-  category: str(row.category),
-  key: str(row.key),
-  value: str(row.value)
-})
-
-const toCheckpoint = (row: Row): CheckpointRecord => ({
-  id: str(row.id),
-  version: num(row.version),
-  status: checkpointStatus(row.status),
-  state: str(row.state),
-  metadata: str(row.metadata),
-  uptoCommitSeq: num(row.upto_commit_seq),
-  at: num(row.at)
-})
-
-const toWorker = (row: Row): WorkerRecord => ({
-  runId: str(row.run_id),
-  worker: num(row.worker),
-  live: num(row.live) === 1,
-  host: str(row.host),
-  pid: num(row.pid),
-  startedAt: num(row.started_at),
-  beatAt: num(row.beat_at)
-})
 
 // ---- statements
 

@@ -52,7 +52,6 @@ const bookOf = (fresh: Fresh, cap: Usd | null, limits: Limits): Book => ({
   maxCalls: limits.maxCalls ?? null,
   maxConcurrency: limits.maxConcurrency ?? 8,
   settings: limits.settings ?? "{}",
-  updatedAt: fresh.createdAt,
   reason: null,
   rows: 0,
   filtered: 0,

@@ -23,11 +23,10 @@ main(process.argv, version).pipe(
   NodeRuntime.runMain({
     disableErrorReporting: true,
     disablePrettyLogger: true,
-    teardown: (exit, onExit) => {
-      const interrupted = Exit.isFailure(exit) && Cause.isInterrupted(exit.cause)
-      onExit(
-        interrupted ? ExitCode.INTERRUPTED : Exit.isFailure(exit) ? ExitCode.INTERNAL : Number(process.exitCode ?? 0)
-      )
+    // At once: a cool-down that still sleeps somewhere must not keep a finished command alive.
+    teardown: (exit) => {
+      if (Exit.isSuccess(exit)) process.exit(process.exitCode)
+      process.exit(Cause.isInterrupted(exit.cause) ? ExitCode.INTERRUPTED : ExitCode.INTERNAL)
     }
   })
 )

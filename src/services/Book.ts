@@ -1,289 +1,27 @@
 /**
- * The book of a run: its records, the operations that change them, and the one pure rule by which each operation is decided. Every backend runs this
- * rule inside its own transaction; a backend supplies only storage.
+ * The rule of the book: operations, in order, against what was read, give one verdict each and what must be written. Pure; every backend runs it inside its own
+ * transaction and supplies only storage.
  *
  * @since 0.1.0
  */
-import type { StopReason } from "./Errors.ts"
 import type { TokenUsage } from "./LLM.ts"
+import type {
+  Book,
+  CallRecord,
+  Facts,
+  Fence,
+  HoldRecord,
+  Needs,
+  Op,
+  OutcomeRecord,
+  Settled,
+  Verdict,
+  WorkerRecord,
+  Writes
+} from "./Records.ts"
 import { Usd } from "./Usd.ts"
 
-/** @since 0.1.0 */
-export type RunStatus = "loading" | "running" | "suspended" | "done"
-
-/**
- * One run's settings and totals over its whole life. Money in nano-dollars; `cap` null: the operator said "no cap". `done`, `partial` and `failed` count
- * each row once, by its latest epoch; `commitSeq` counts outcomes ever appended.
- *
- * @since 0.1.0
- */
-export interface Book {
-  readonly runId: string
-  readonly job: string
-  readonly scope: string
-  readonly status: RunStatus
-  readonly reason: StopReason | null
-  /** JSON: what a door (the CLI) needs to resume without flags. */
-  readonly settings: string
-  readonly source: string
-  readonly createdAt: number
-  readonly updatedAt: number
-  readonly cap: Usd | null
-  readonly maxCalls: number | null
-  readonly maxConcurrency: number
-  readonly chunkSize: number
-  readonly rows: number
-  readonly filtered: number
-  readonly spent: Usd
-  readonly uncertain: Usd
-  readonly held: Usd
-  readonly calls: number
-  readonly retries: number
-  readonly repairs: number
-  readonly replays: number
-  readonly storeHits: number
-  readonly memoHits: number
-  readonly unasked: number
-  readonly reruns: number
-  readonly inputTokens: number
-  readonly cachedTokens: number
-  readonly cacheWriteTokens: number
-  readonly outputTokens: number
-  readonly reasoningTokens: number
-  readonly done: number
-  readonly partial: number
-  readonly failed: number
-  readonly commitSeq: number
-}
-
-/** One row of the manifest: `value` is the row's encoded JSON, `epoch` its current pass. */
-export interface RowRecord {
-  readonly runId: string
-  readonly seq: number
-  readonly id: string
-  readonly version: string
-  readonly line: number
-  readonly value: string
-  readonly epoch: number
-}
-
-/** A worker process of a run: `worker` numbers them from 1 and fences the dead ones. */
-export interface WorkerRecord {
-  readonly runId: string
-  readonly worker: number
-  readonly live: boolean
-  readonly host: string
-  readonly pid: number
-  /** When the process started, in milliseconds since 1970: tells a reused pid from the same process. */
-  readonly startedAt: number
-  /** When the worker last said that it lives. */
-  readonly beatAt: number
-}
-
-/** An open hold: a call that may be under way. `attempt` numbers the calls of one turn from 0. */
-export interface HoldRecord {
-  readonly runId: string
-  readonly worker: number
-  readonly n: number
-  readonly seq: number
-  readonly epoch: number
-  readonly turn: number
-  readonly attempt: number
-  readonly request: string
-  readonly model: string
-  readonly amount: Usd
-  readonly price: string
-  readonly at: number
-}
-
-/** A closed call; append-only. `cost` is what it counts: the reported cost, its hold (uncertain), or 0 (released). */
-export interface CallRecord extends HoldRecord, TokenUsage {
-  readonly state: "settled" | "uncertain" | "released"
-  readonly cost: Usd
-  readonly reason: string
-  readonly answer: string | null
-  readonly finish: string | null
-  readonly requestId: string | null
-  readonly closedAt: number
-}
-
-/** The end of one row in one epoch; append-only. `value` is the encoded `AgentResult` or `Failure`. */
-export interface OutcomeRecord {
-  readonly runId: string
-  readonly seq: number
-  readonly epoch: number
-  readonly commitSeq: number
-  readonly kind: "done" | "partial" | "failed"
-  readonly category: string
-  readonly key: string
-  readonly value: string
-}
-
-/** A numbered snapshot; immutable. For a run, `uptoCommitSeq` says which outcomes it covers. */
-export interface CheckpointRecord {
-  readonly id: string
-  readonly version: number
-  readonly status: "RUNNING" | "SUSPENDED" | "DONE"
-  readonly state: string
-  readonly metadata: string
-  readonly uptoCommitSeq: number
-  readonly at: number
-}
-
-/** Who writes: a run and its worker. */
-export interface Fence {
-  readonly runId: string
-  readonly worker: number
-}
-
-/** How an outcome came about, for the run's counters. */
-export interface OutcomeFacts {
-  readonly storeHit: boolean
-  readonly memoHits: number
-  readonly replays: number
-  /** Repair turns that cost no call (replayed or from the memo). */
-  readonly freeRepairs: number
-  /** No turn was asked: the row failed before its first request. */
-  readonly unasked: boolean
-}
-
-/**
- * The operations. Money moves by `Hold` and the three ways to close it; all else follows.
- *
- * @since 0.1.0
- */
-export type Op =
-  | { readonly _tag: "Create"; readonly book: Book }
-  | {
-      readonly _tag: "Load"
-      readonly fence: Fence
-      readonly rows: ReadonlyArray<RowRecord>
-      readonly filtered: number
-      readonly last: boolean
-    }
-  | { readonly _tag: "Claim"; readonly worker: WorkerRecord; readonly dead: ReadonlyArray<number> }
-  | { readonly _tag: "Beat"; readonly fence: Fence; readonly at: number }
-  | { readonly _tag: "Quit"; readonly fence: Fence }
-  | { readonly _tag: "Unload"; readonly fence: Fence; readonly discard: boolean }
-  | { readonly _tag: "Limits"; readonly fence: Fence; readonly limits: Limits }
-  | { readonly _tag: "Status"; readonly fence: Fence; readonly status: RunStatus; readonly reason: StopReason | null }
-  | { readonly _tag: "Reopen"; readonly fence: Fence; readonly rows: ReadonlyArray<OutcomeRecord> }
-  | { readonly _tag: "Hold"; readonly hold: HoldRecord }
-  | { readonly _tag: "Settle"; readonly hold: HoldRecord; readonly close: Settled }
-  | {
-      readonly _tag: "Uncertain"
-      readonly hold: HoldRecord
-      readonly reason: string
-      readonly answer: string | null
-      readonly at: number
-    }
-  | {
-      readonly _tag: "Release"
-      readonly hold: HoldRecord
-      readonly reason: string
-      readonly sent: boolean
-      readonly at: number
-    }
-  | {
-      readonly _tag: "Outcome"
-      readonly fence: Fence
-      readonly outcome: Omit<OutcomeRecord, "commitSeq">
-      readonly facts: OutcomeFacts
-    }
-  | {
-      readonly _tag: "RunSnapshot"
-      readonly fence: Fence
-      readonly status: CheckpointRecord["status"]
-      readonly keep: Keep
-      readonly at: number
-    }
-  | {
-      readonly _tag: "Snapshot"
-      readonly id: string
-      readonly status: CheckpointRecord["status"]
-      readonly state: string
-      readonly metadata: string
-      readonly keep: Keep
-      readonly at: number
-    }
-  | { readonly _tag: "DropCheckpoints"; readonly id: string }
-  | {
-      readonly _tag: "Put"
-      readonly entries: ReadonlyArray<readonly [key: string, value: string]>
-      readonly replace: boolean
-    }
-  | { readonly _tag: "Barrier" }
-
-/** How many snapshots stay: all, or the latest n (the terminal one always stays). */
-export type Keep = "all" | number
-
-/** What a settled call brought. */
-export interface Settled {
-  readonly usage: TokenUsage
-  readonly cost: Usd
-  readonly answer: string | null
-  readonly finish: string | null
-  readonly requestId: string | null
-  readonly reason: string
-  readonly at: number
-}
-
-/** The limits a run was given; what is `undefined` stays as the run's record has it. */
-export interface Limits {
-  readonly cap?: Usd | null | undefined
-  readonly maxCalls?: number | null | undefined
-  readonly maxConcurrency?: number | undefined
-  readonly settings?: string | undefined
-}
-
-/**
- * The answer to one operation. `Refused`: the hold does not fit or the claim came too late; `Fenced`: the writer was taken over, nothing was written.
- *
- * @since 0.1.0
- */
-export type Verdict =
-  | { readonly _tag: "Ok" }
-  | { readonly _tag: "Refused"; readonly reason: "cap" | "max_calls" | "exists" | "claimed" | "duplicate" }
-  | { readonly _tag: "Fenced" }
-  | { readonly _tag: "Version"; readonly version: number }
-
-/** What must be read before operations can be decided. */
-export interface Needs {
-  readonly runs: ReadonlySet<string>
-  readonly checkpoints: ReadonlySet<string>
-  readonly claims: ReadonlySet<string>
-}
-
-/** What was read, inside the transaction. */
-export interface Facts {
-  readonly books: ReadonlyMap<string, Book>
-  /** The live workers of each run that was asked for. */
-  readonly live: ReadonlyMap<string, ReadonlySet<number>>
-  /** The latest version of each checkpoint id that was asked for; 0 if none. */
-  readonly versions: ReadonlyMap<string, number>
-  /** The open holds and the highest worker number of each run that is claimed. */
-  readonly holds: ReadonlyMap<string, ReadonlyArray<HoldRecord>>
-  readonly workers: ReadonlyMap<string, number>
-}
-
-/** What must be written, in this order, in the same transaction. */
-export interface Writes {
-  readonly books: Map<string, Book>
-  readonly created: Set<string>
-  readonly workers: Array<WorkerRecord>
-  readonly beats: Array<Fence & { readonly at: number }>
-  /** Manifests to delete, before rows are written; `discard`: the whole run, after everything else. */
-  readonly unloads: Array<{ readonly runId: string; readonly discard: boolean }>
-  readonly rows: Array<RowRecord>
-  readonly epochs: Array<{ readonly runId: string; readonly seq: number; readonly epoch: number }>
-  readonly holds: Map<string, HoldRecord>
-  readonly closed: Array<HoldRecord>
-  readonly calls: Array<CallRecord>
-  readonly outcomes: Array<OutcomeRecord>
-  readonly checkpoints: Array<CheckpointRecord>
-  readonly prunes: Array<{ readonly id: string; readonly upto: number; readonly all: boolean }>
-  readonly puts: Array<{ readonly entries: ReadonlyArray<readonly [string, string]>; readonly replace: boolean }>
-}
+export type * from "./Records.ts"
 
 /**
  * What the operations need to know.
@@ -653,7 +391,7 @@ const snapshot = (
     uptoCommitSeq,
     at: op.at
   })
-  if (op.keep !== "all") group.writes.prunes.push({ id: op.id, upto: version - op.keep, all: false })
+  if (op.keep !== "all") group.writes.prunes.push({ id: op.id, upto: version - Math.max(1, op.keep), all: false })
   return { _tag: "Version", version }
 }
 

@@ -4,9 +4,9 @@
  */
 import { spawn } from "node:child_process"
 import { randomUUID } from "node:crypto"
-import { mkdtempSync, rmSync } from "node:fs"
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs"
 import { tmpdir } from "node:os"
-import { join } from "node:path"
+import { dirname, join } from "node:path"
 import { createInterface } from "node:readline"
 import { fileURLToPath } from "node:url"
 import * as Reactivity from "@effect/experimental/Reactivity"
@@ -77,7 +77,6 @@ export const bookOf = (runId: string, parts: Partial<Book> = {}): Book => ({
   settings: "{}",
   source: "{}",
   createdAt: 1,
-  updatedAt: 1,
   cap: Usd.nano(1_000),
   maxCalls: null,
   maxConcurrency: 8,
@@ -185,18 +184,28 @@ export const start = (script: string, options: Start = {}): Effect.Effect<Child,
  * native one is found.
  */
 const bundle = (script: string) =>
-  Effect.sync(() => {
-    const made = bundles.get(script)
-    if (made !== undefined) return made
-    const outfile = join(root, "node_modules", ".cache", `longhaul-laws-${randomUUID()}.mjs`)
-    const stdin = { contents: script, resolveDir: root }
-    const external = ["better-sqlite3"]
-    buildSync({ stdin, outfile, external, bundle: true, platform: "node", format: "esm", target: "node20" })
-    process.once("exit", () => rmSync(outfile, { force: true }))
-    bundles.set(script, outfile)
-    return outfile
-  })
+  Effect.acquireRelease(
+    Effect.sync(() => {
+      const file = join(root, "node_modules", ".cache", `longhaul-laws-${randomUUID()}.mjs`)
+      mkdirSync(dirname(file), { recursive: true })
+      writeFileSync(file, bundled(script))
+      return file
+    }),
+    (file) => Effect.sync(() => rmSync(file, { force: true }))
+  )
+
 const bundles = new Map<string, string>()
+const bundled = (script: string): string => {
+  const made = bundles.get(script)
+  if (made !== undefined) return made
+  const stdin = { contents: script, resolveDir: root }
+  const external = ["better-sqlite3"]
+  const options = { bundle: true, write: false, platform: "node", format: "esm", target: "node20" } as const
+  const [output] = buildSync({ stdin, external, ...options }).outputFiles
+  const text = output?.text ?? ""
+  bundles.set(script, text)
+  return text
+}
 
 interface Start {
   readonly node?: ReadonlyArray<string>

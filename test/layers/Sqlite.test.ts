@@ -296,6 +296,24 @@ describe("Sqlite under another process", () => {
   )
 })
 
+describe("Sqlite while another connection creates the tables", () => {
+  it.scopedLive("opening waits for it, and creates them itself if the other one gives up", () =>
+    Effect.gen(function* () {
+      const filename = yield* tempFile
+      const other = yield* connect(filename)
+      // As the migrator leaves it in mid-way: its own table is there, its transaction is open.
+      yield* other.unsafe(
+        "create table longhaul_migrations (migration_id integer primary key not null, created_at datetime default current_timestamp, name text)"
+      )
+      yield* other.unsafe("begin immediate")
+      const opening = yield* Effect.fork(opened({ filename }))
+      yield* Effect.sleep("400 millis")
+      yield* other.unsafe("rollback")
+      assert.strictEqual(yield* opening, 1)
+    })
+  )
+})
+
 describe("A failed COMMIT on SQLite", () => {
   it.scopedLive("is a typed StorageError, keeps nothing, and leaves no transaction open", () =>
     Effect.gen(function* () {

@@ -29,7 +29,8 @@ npm pkg set type=module
 # npm 12 runs no install script that the app does not allow, and SQLite's binding needs one.
 npm pkg set --json 'allowScripts.better-sqlite3=true'
 npm install --no-audit --no-fund --loglevel error "$tarball" 'effect@^3.22'
-npm install --no-audit --no-fund --loglevel error --save-dev typescript@7.0.2 '@types/node@^20'
+# @types/ws: @effect/platform-node's declarations need it where skipLibCheck is false.
+npm install --no-audit --no-fund --loglevel error --save-dev typescript@7.0.2 '@types/node@^20' '@types/ws@^8'
 copies=$(find node_modules -path '*node_modules/effect/package.json' | wc -l)
 [ "$copies" -eq 1 ] || fail "$copies copies of effect are installed"
 

@@ -1,9 +1,9 @@
 import { readFileSync } from "node:fs"
 import { assert, describe, it } from "@effect/vitest"
 import { Effect, Schema } from "effect"
-import { Agent, Budget, Enrichment, OutputAdapter, Rows } from "../../src/index.ts"
+import { Agent, Budget, Enrichment, OutputAdapter, Retry, Rows } from "../../src/index.ts"
 import type { Op } from "../../src/services/Book.ts"
-import { type CountingLlm, countingLlm, isRepair, promptOf, refuseForGood } from "../support/countingLlm.ts"
+import { brokenOff, type CountingLlm, countingLlm, isRepair, promptOf, refuseForGood } from "../support/countingLlm.ts"
 import { backends, type Database, nth, processOn } from "../support/mortalProcess.ts"
 import { type Name, ROWS, type Scenario, scenarios, toMarkdown } from "./scenarios.ts"
 
@@ -207,16 +207,21 @@ describe("what is asked again (I5, I15, I22)", () => {
 
   it.scopedLive("equal rows that wait for one answer do not keep a run from stopping at its cap", () =>
     Effect.gen(function* () {
-      const llm = good()
+      // The one that is asked fails and counts at its hold, and there is no room for a second try.
+      const llm = countingLlm(() => brokenOff)
       const twins = vendors.map((vendor) => ({ ...vendor, name: "Twin" }))
+      const retry = Retry.policy({ attempts: 3, base: "1 millis", longest: "1 millis" })
       const { pending, reason } = yield* Enrichment.run(
-        Enrichment.make({ ...jobOptions, memo: 10, source: Rows.fromIterable(twins) }),
+        Enrichment.make({ ...jobOptions, memo: 10, retry, source: Rows.fromIterable(twins) }),
         { runId: "r1" }
       ).pipe(
-        Effect.provide(Budget.layer({ maxCostUsd: 0.000_001, maxConcurrency: 4 })),
-        Effect.provide([processOn(yield* backends.memory), llm.layer])
+        Effect.provide([
+          Budget.layer({ maxCostUsd: 0.001, maxConcurrency: 4 }),
+          processOn(yield* backends.memory),
+          llm.layer
+        ])
       )
-      assert.deepStrictEqual([pending, reason?.kind, llm.calls()], [ROWS, "budget", 0])
+      assert.deepStrictEqual([pending, reason?.kind, llm.calls()], [ROWS, "budget", 1])
     })
   )
 

@@ -222,7 +222,9 @@ const oldestOf = (tickets: ReadonlyArray<Ticket>) => tickets[0]
 describe("Admission", () => {
   it("I10: spent + uncertain + held never passes the cap, whatever happens in whatever order", () => {
     let bound = 0
-    always(({ after, world }) => {
+    always(({ after, before, event, world }) => {
+      assert.strictEqual(after.spent - before.spent, event._tag === "Settled" ? event.cost : 0)
+      assert.strictEqual(after.uncertain - before.uncertain, event._tag === "Uncertain" ? event.amount : 0)
       assert.strictEqual(
         after.held,
         world.flying.reduce((sum, ticket) => sum + ticket.amount, 0)

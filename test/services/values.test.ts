@@ -482,11 +482,11 @@ describe("Price", () => {
     const format = { mode: "json_schema", name: "n", schema: { type: "object", description: "ü".repeat(50) } } as const
     const request = LLM.request({
       model: "m",
-      messages: [{ role: "user", content: "€".repeat(10) }],
+      messages: [{ role: "user", content: "€".repeat(1000) }],
       maxOutputTokens: 1,
       format
     })
-    assert.isAtLeast(Price.inputBound(request), 30 + Buffer.byteLength(JSON.stringify(format.schema)))
+    assert.isAtLeast(Price.inputBound(request), 3000 + Buffer.byteLength(JSON.stringify(format.schema)))
   })
 })
 

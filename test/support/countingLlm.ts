@@ -48,6 +48,15 @@ export const refuseForGood = new LLMError({
   message: "this row cannot be asked"
 })
 
+/** A call of which nobody knows what it cost. */
+export const brokenOff = new LLMError({
+  reason: "connection",
+  category: "TRANSIENT",
+  scope: "row",
+  charge: "uncertain",
+  message: "the connection broke"
+})
+
 /** Counts what another provider is asked. */
 export const counted = (provider: Layer.Layer<LLM>): Pick<CountingLlm, "layer" | "calls"> => {
   let calls = 0

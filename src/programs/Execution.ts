@@ -1,0 +1,425 @@
+/**
+ * How a run is carried out: claimed, its rows loaded and worked through, its end recorded. Internal to Enrichment.
+ *
+ * @since 0.1.0
+ */
+import { Chunk, Clock, type Context, Effect, Either, Option, Random, Schema, type Scope, Stream } from "effect"
+import type { State } from "../services/Admission.ts"
+import type { Book, Fence, Limits, OutcomeRecord, RowRecord } from "../services/Book.ts"
+import { Budget } from "../services/Budget.ts"
+import { Checkpointer } from "../services/Checkpointer.ts"
+import * as CircuitBreaker from "../services/CircuitBreaker.ts"
+import { RunRefused, type StopReason, type StorageError } from "../services/Errors.ts"
+import { Journal, type JournalShape } from "../services/Journal.ts"
+import { LLM, type LLMShape } from "../services/LLM.ts"
+import * as Meter from "../services/Meter.ts"
+import type { Outcome } from "../services/Outcome.ts"
+import * as Price from "../services/Price.ts"
+import { Store } from "../services/Store.ts"
+import { Usd } from "../services/Usd.ts"
+import type { Batch, RunError, RunEvent, RunOptions, RunResult, Services, Snapshot } from "./Enrichment.ts"
+import * as Invoker from "./Invoker.ts"
+import type { Job } from "./Job.ts"
+import * as Manifest from "./Manifest.ts"
+import * as Report from "./Report.ts"
+import * as RowLoop from "./RowLoop.ts"
+import * as RunRecord from "./RunRecord.ts"
+import * as Workflow from "./Workflow.ts"
+
+/**
+ * A claimed run, before and while it is executed.
+ *
+ * @since 0.1.0
+ */
+export interface Live<Row, A, I> {
+  readonly job: Job<Row, A, I>
+  readonly options: RunOptions
+  readonly journal: JournalShape
+  readonly store: Context.Tag.Service<Store>
+  readonly checkpointer: Context.Tag.Service<Checkpointer>
+  readonly llm: LLMShape
+  readonly prices: ReadonlyArray<Price.PriceRow>
+  readonly fence: Fence
+  readonly meter: Meter.Meter
+  readonly now: number
+  /** The book when this process claimed the run. */
+  readonly book: Book
+  readonly counts: Counts
+}
+
+/** What the progress line shows, kept in step with the loop. */
+interface Counts {
+  rows: number
+  done: number
+  partial: number
+  failed: number
+  loading: boolean
+}
+
+/**
+ * Checks, opens and claims a run, for as long as the scope is open. Nothing was sent yet.
+ *
+ * @since 0.1.0
+ */
+export const begin = <Row, A, I>(
+  job: Job<Row, A, I>,
+  options: RunOptions
+): Effect.Effect<Live<Row, A, I>, RunError, Services | Scope.Scope> =>
+  Effect.gen(function* () {
+    const [journal, store, checkpointer, budget, llm] = yield* Effect.all([Journal, Store, Checkpointer, Budget, LLM])
+    const prices = yield* Price.Price
+    yield* sameKind(journal.durable, store.durable, checkpointer.durable)
+    const now = yield* Clock.currentTimeMillis
+    const limits = yield* budget.limits
+    const runId = options.runId ?? (yield* newRunId(job.name, now))
+    yield* budget.bind(runId)
+    const found = yield* journal.reads.book(runId)
+    yield* acceptable(job, limits, found, prices, now)
+    const source = JSON.stringify({ kind: job.source.kind, location: job.source.location, text: job.source.text })
+    const { book, fence } = yield* RunRecord.open(journal, {
+      found,
+      fresh: {
+        runId,
+        job: job.name,
+        scope: job.scope,
+        status: "loading",
+        source,
+        createdAt: now,
+        chunkSize: job.chunkSize
+      },
+      limits: { ...limits, settings: options.settings }
+    })
+    const meter = Meter.make({ journal, book, fence, graceMs: options.graceMs ?? 10_000 })
+    budget.report(meter.state)
+    const counts: Counts = { ...book, loading: book.status === "loading" }
+    return { job, options, journal, store, checkpointer, llm, prices, fence, meter, now, book, counts }
+  })
+
+const sameKind = (...durable: ReadonlyArray<boolean>): Effect.Effect<void, RunRefused> =>
+  durable.every((one) => one === durable[0])
+    ? Effect.void
+    : new RunRefused({
+        reason: "mixed",
+        message:
+          "a durable part stands beside one in memory: a crash would lose half of the run; use one bundle for all"
+      })
+
+const newRunId = (job: string, now: number): Effect.Effect<string> =>
+  Effect.map(
+    Effect.replicateEffect(Random.nextIntBetween(0, 36), 3),
+    (digits) => `${job}-${new Date(now).toISOString().slice(0, 10)}-${digits.map((n) => n.toString(36)).join("")}`
+  )
+
+/** What is refused before anything is written or sent. */
+const acceptable = <Row, A, I>(
+  job: Job<Row, A, I>,
+  limits: Limits,
+  found: Book | undefined,
+  prices: ReadonlyArray<Price.PriceRow>,
+  now: number
+): Effect.Effect<void, RunRefused> => {
+  const cap = limits.cap === undefined ? found?.cap : limits.cap
+  if (cap !== null && cap !== undefined && Option.isNone(Price.find(prices, job.agent.model, now))) {
+    return new RunRefused({ reason: "unpriced", message: Invoker.unpriced(job.agent.model) })
+  }
+  return Effect.void
+}
+
+/** Whether the cells of the source that the manifest was read from are text. */
+const isText = (book: Book): boolean => Schema.decodeSync(SourceRecord)(book.source).text
+const SourceRecord = Schema.parseJson(
+  Schema.Struct({ kind: Schema.String, location: Schema.String, text: Schema.Boolean })
+)
+
+type Publish<A> = (event: RunEvent<A>) => void
+
+/**
+ * The run as a workflow of two nodes, then its result.
+ *
+ * @since 0.1.0
+ */
+export const execute = <Row, A, I>(live: Live<Row, A, I>, publish: Publish<A>): Effect.Effect<RunResult<A>, RunError> =>
+  Effect.gen(function* () {
+    const graph = Workflow.make({ name: live.job.name })
+      .fn("load_rows", () => loadRows(live))
+      .subworkflow("enrich_batch", { run: () => batch(live, publish) }, { after: "load_rows" })
+    const ran = yield* Effect.withSpan(graph.run(), "longhaul.run", {
+      attributes: { runId: live.fence.runId },
+      captureStackTrace: false
+    })
+    const book = yield* bookNow(live)
+    const result: RunResult<A> = Object.freeze({
+      ...Report.totals(book),
+      stopReason: book.status === "done" ? "complete" : "suspended",
+      thisProcess: Object.freeze({
+        calls: book.calls - live.book.calls,
+        spent: Usd.nano(book.spent - live.book.spent),
+        rows: book.commitSeq - live.book.commitSeq
+      }),
+      workflow: live.options.collect === true ? Option.some(ran) : Option.none()
+    })
+    publish({ _tag: "Finished", result })
+    return result
+  })
+
+const bookNow = <Row, A, I>(live: Live<Row, A, I>) =>
+  Effect.orDie(Effect.provideService(Report.bookOf(live.fence.runId), Journal, live.journal))
+
+/** The first node: the manifest, and with `collect` its rows. */
+const loadRows = <Row, A, I>(live: Live<Row, A, I>): Effect.Effect<ReadonlyArray<unknown>, RunError> =>
+  Effect.gen(function* () {
+    const { counts, fence, job, journal, options } = live
+    if (live.book.status === "loading") yield* Manifest.load(journal, fence, job)
+    const book = yield* bookNow(live)
+    counts.rows = book.rows
+    counts.loading = false
+    if (options.collect !== true) return []
+    const rows = yield* Stream.runCollect(reported(live))
+    return Chunk.toReadonlyArray(rows).map((row) => row.record)
+  })
+
+const reported = <Row, A, I>(live: Live<Row, A, I>) =>
+  Stream.provideService(Report.results(live.fence.runId, live.job.agent.output), Journal, live.journal)
+
+/** The second node: all pending rows, then the last snapshot. */
+const batch = <Row, A, I>(
+  live: Live<Row, A, I>,
+  publish: Publish<A>
+): Effect.Effect<Workflow.WorkflowResult<Batch<A>>, RunError> =>
+  Effect.scoped(
+    Effect.gen(function* () {
+      const reused = yield* reopen(live)
+      const book = yield* bookNow(live)
+      Object.assign(live.counts, { done: book.done, partial: book.partial, failed: book.failed })
+      const ended = endedOf(book)
+      publish({ _tag: "Started", runId: book.runId, rows: book.rows, ended })
+      if (book.status !== "done" || ended < book.rows) {
+        const feed = RowLoop.storeFeed(live.store)
+        yield* Effect.onInterrupt(work(live, book, reused, feed, publish), () => Effect.ignore(suspendNow(live, feed)))
+        yield* finish(live, feed)
+      }
+      return yield* batchResult(live)
+    })
+  )
+
+const endedOf = (book: Book): number => book.done + book.partial + book.failed
+
+const work = <Row, A, I>(
+  live: Live<Row, A, I>,
+  book: Book,
+  reused: ReadonlyMap<number, number>,
+  feed: RowLoop.StoreFeed,
+  publish: Publish<A>
+): Effect.Effect<void, StorageError, Scope.Scope> =>
+  Effect.gen(function* () {
+    const { fence, job, journal, llm, meter, options, store } = live
+    const health = CircuitBreaker.of(llm)
+    yield* watch(live, health, publish)
+    const invoker = Invoker.make({
+      llm,
+      meter,
+      health,
+      prices: live.prices,
+      now: live.now,
+      retry: job.retry,
+      memo: job.memo,
+      openCalls: yield* journal.reads.openCalls(fence.runId),
+      reused,
+      spans: options.spans === true
+    })
+    if (book.status === "suspended") journal.append({ _tag: "Status", fence, status: "running", reason: null })
+    const loop = RowLoop.run({
+      job,
+      journal,
+      store,
+      feed,
+      meter,
+      fence,
+      text: isText(book),
+      // A row that backs off leaves its permit to others only if there are others.
+      width: Math.min(2 * book.maxConcurrency, Math.max(1, book.rows - endedOf(book))),
+      ended: endedOf(book),
+      failFast: options.mode === "failFast",
+      spans: options.spans === true,
+      onRow: (ended) => {
+        count(live.counts, ended.outcome)
+        publish({ _tag: "Row", ...ended })
+      },
+      onSnapshot: (rows) => publish({ _tag: "Checkpoint", rows })
+    })
+    yield* Effect.provideService(loop, Invoker.Invoker, invoker)
+  })
+
+const count = <A>(counts: Counts, outcome: Outcome<A>): void => {
+  if (Either.isLeft(outcome)) counts.failed++
+  else if (outcome.right.partial) counts.partial++
+  else counts.done++
+}
+
+/** Hands the provider's health, the journal's and the stop on to whom they concern. */
+const watch = <Row, A, I>(
+  { journal, meter }: Live<Row, A, I>,
+  health: CircuitBreaker.Health,
+  publish: Publish<A>
+): Effect.Effect<void, never, Scope.Scope> =>
+  Effect.gen(function* () {
+    const leave = health.listen({
+      provider: (provider, error) => {
+        meter.dispatch({ _tag: "Provider", provider })
+        if (provider === "down") publish({ _tag: "ProviderDown", error })
+        if (provider === "up") publish({ _tag: "ProviderUp" })
+      },
+      cooling: (cooling) => meter.dispatch({ _tag: cooling ? "Cool" : "Warm" }),
+      outage: (open) => meter.stop({ kind: "outage", message: open.message })
+    })
+    yield* Effect.addFinalizer(() => Effect.sync(leave))
+    yield* Effect.forkScoped(Effect.map(meter.stopped, (reason) => publish({ _tag: "Stopping", reason })))
+    const broke = Effect.catchAll(journal.broken, (error) =>
+      Effect.sync(() => meter.stop({ kind: "storage", message: error.message }))
+    )
+    yield* Effect.forkScoped(broke)
+  })
+
+/** The end of a run, as far as it came: its status and its last snapshots, durable. */
+const finish = <Row, A, I>(live: Live<Row, A, I>, feed: RowLoop.StoreFeed): Effect.Effect<void, StorageError> =>
+  Effect.gen(function* () {
+    const { checkpointer, fence, job, journal, meter, options } = live
+    feed.flush()
+    yield* journal.flush
+    const book = yield* bookNow(live)
+    if (endedOf(book) < book.rows) return yield* suspendAs(live, meter.state().stop ?? unexplained)
+    const at = yield* Clock.currentTimeMillis
+    const snapshot = { _tag: "RunSnapshot" as const, fence, keep: job.keep, at }
+    if (book.rows % job.chunkSize !== 0) journal.append({ ...snapshot, status: "RUNNING" })
+    journal.append({ _tag: "Status", fence, status: "done", reason: null })
+    journal.append({ ...snapshot, status: "DONE" })
+    yield* journal.flush
+    if (options.onDone === "reclaim") yield* checkpointer.delete(fence.runId)
+  })
+
+const unexplained: StopReason = { kind: "operator", message: "the run stopped" }
+
+const suspendAs = <Row, A, I>({ fence, job, journal }: Live<Row, A, I>, reason: StopReason) =>
+  Effect.flatMap(Clock.currentTimeMillis, (at) => {
+    journal.append({ _tag: "Status", fence, status: "suspended", reason })
+    journal.append({ _tag: "RunSnapshot", fence, status: "SUSPENDED", keep: job.keep, at })
+    return journal.flush
+  })
+
+const suspendNow = <Row, A, I>(live: Live<Row, A, I>, feed: RowLoop.StoreFeed) =>
+  Effect.suspend(() => {
+    feed.flush()
+    return suspendAs(live, { kind: "operator", message: "interrupted; calls in flight were let finish" })
+  })
+
+/** The batch in the shape of a workflow's result: one output a chunk, with `collect`; one step for the manifest and one for each chunk. */
+const batchResult = <Row, A, I>(live: Live<Row, A, I>): Effect.Effect<Workflow.WorkflowResult<Batch<A>>, RunError> =>
+  Effect.gen(function* () {
+    const { job, options } = live
+    const book = yield* bookNow(live)
+    const outcomes =
+      options.collect === true
+        ? Chunk.toReadonlyArray(yield* Stream.runCollect(reported(live))).map((row) => row.outcome)
+        : []
+    const outputs: Record<`chunk_${number}`, ReadonlyArray<Outcome<A>>> = {}
+    for (let i = 0; i * job.chunkSize < outcomes.length; i++) {
+      const chunk = outcomes.slice(i * job.chunkSize, (i + 1) * job.chunkSize)
+      outputs[`chunk_${i}`] = Object.freeze(chunk.flatMap(Option.toArray))
+    }
+    Object.freeze(outputs)
+    const { usage } = Report.totals(book)
+    const steps = 1 + Math.ceil(endedOf(book) / job.chunkSize)
+    if (book.status === "done") return { stopReason: "complete", outputs, usage, steps, suspended: Option.none() }
+    const suspended = Workflow.suspend({ reason: book.reason?.message ?? "", pending: [] }).suspended
+    return { stopReason: "suspended", outputs, usage, steps, suspended: Option.some(suspended) }
+  })
+
+/**
+ * Rows that are to be run again go to a new epoch: those that the options name, and with `onDrift: "rerun"` those whose request or reading changed since. The
+ * latter may use answers that stand in the book: the result is their new epoch by `seq`.
+ */
+const reopen = <Row, A, I>(live: Live<Row, A, I>): Effect.Effect<ReadonlyMap<number, number>, RunError> =>
+  Effect.gen(function* () {
+    const { book, fence, journal, options } = live
+    if (book.commitSeq === 0) return new Map()
+    const again: Array<OutcomeRecord> = []
+    const drifted: Array<OutcomeRecord> = []
+    // Rows of a re-run that was cut short: what made them drift then tells that their answers may still serve.
+    const open: Array<OutcomeRecord> = []
+    yield* Stream.runForEach(outcomePages(live), (page) =>
+      Effect.gen(function* () {
+        for (const { outcome, row } of page) {
+          if (outcome === undefined) continue
+          const ended = outcome.epoch === row.epoch
+          if (ended && isAgain(outcome, options.retry ?? "transient")) again.push(outcome)
+          else if (outcome.key !== "" && (yield* hasDrifted(live, row, outcome.key)))
+            (ended ? drifted : open).push(outcome)
+        }
+      })
+    )
+    if (drifted.length > 0 && options.onDrift === undefined) return yield* driftRefused(book.runId, drifted.length)
+    const rerun = options.onDrift === "rerun" ? drifted : []
+    if (again.length + rerun.length > 0) {
+      yield* journal.commit({ _tag: "Reopen", fence, rows: [...again, ...rerun] })
+    }
+    return new Map([...rerun, ...open].map((outcome) => [outcome.seq, outcome.epoch + 1]))
+  })
+
+const outcomePages = <Row, A, I>({ fence, job, journal }: Live<Row, A, I>) =>
+  Stream.paginateEffect(-1, (after) =>
+    Effect.map(journal.reads.results(fence.runId, after, job.chunkSize), (page) => {
+      const last = page.at(-1)?.row.seq
+      return [page, page.length < job.chunkSize ? Option.none() : Option.fromNullable(last)] as const
+    })
+  )
+
+const isAgain = ({ category, kind }: OutcomeRecord, retry: NonNullable<RunOptions["retry"]>): boolean => {
+  switch (retry) {
+    case "none":
+      return false
+    case "all":
+      return true
+    case "partial":
+      return kind === "partial"
+    case "failed":
+      return kind === "failed"
+    case "transient":
+      return kind === "failed" && category !== "PERMANENT"
+  }
+}
+
+const hasDrifted = <Row, A, I>({ book, job }: Live<Row, A, I>, row: RowRecord, key: string) =>
+  Effect.map(RowLoop.prepare(job, row, isText(book)), (now) => Either.isRight(now) && now.right.key !== key)
+
+const driftRefused = (runId: string, rows: number) =>
+  new RunRefused({
+    reason: "drift",
+    message: `${rows} rows of run ${runId} were done with another prompt, schema, model or parameter: keep them (onDrift: "keep", --keep) or run them again (onDrift: "rerun", --rerun)`
+  })
+
+/**
+ * Where the run is.
+ *
+ * @since 0.1.0
+ */
+export const snapshotOf = <Row, A, I>({ counts, fence, meter }: Live<Row, A, I>): Snapshot => {
+  const state = meter.state()
+  return {
+    runId: fence.runId,
+    phase: phaseOf(state, counts.loading),
+    rows: counts.rows,
+    done: counts.done,
+    partial: counts.partial,
+    failed: counts.failed,
+    spent: state.spent,
+    uncertain: state.uncertain,
+    working: state.inFlight
+  }
+}
+
+const phaseOf = (state: State, loading: boolean): Snapshot["phase"] => {
+  if (loading) return "loading"
+  if (state.stop !== null) return "stopping"
+  if (state.provider !== "up") return "provider_down"
+  return state.cooling ? "cooling" : "running"
+}
