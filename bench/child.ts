@@ -1,5 +1,5 @@
 /**
- * One measurement in a process of its own: `node child.mjs '<Measure as JSON>' <directory>` prints the milliseconds that the work took.
+ * One measurement in a process of its own: `node child.mjs '<Measure as JSON>' <directory>` prints what the work took.
  */
 import { existsSync } from "node:fs"
 import { join } from "node:path"
@@ -7,7 +7,19 @@ import { Effect, Layer, Schema, Stream } from "effect"
 import { Agent, Budget, Enrichment, LLM, Memory, Rows } from "longhaul"
 import * as Sqlite from "longhaul/sqlite"
 import * as Hand from "./hand.ts"
-import { after, atOnce, model, type Provider, promptOf, system, tail, type Vendor, vendorOf } from "./work.ts"
+import {
+  after,
+  atOnce,
+  model,
+  type Provider,
+  promptOf,
+  stopwatch,
+  system,
+  type Took,
+  tail,
+  type Vendor,
+  vendorOf
+} from "./work.ts"
 
 const Measure = Schema.Struct({
   loop: Schema.Literal("memory", "sqlite", "naive", "protocol", "floor"),
@@ -51,9 +63,9 @@ const ours = (measure: Measure, provider: Provider, file: string) =>
   Effect.gen(function* () {
     const run = yield* Enrichment.start(jobOf(measure.rows), { runId: "r" })
     yield* Stream.runHead(run.events)
-    const begun = performance.now()
+    const stop = stopwatch()
     const result = yield* run.await
-    const took = performance.now() - begun
+    const took = stop()
     if (result.done !== measure.rows) return yield* Effect.dieMessage(`${result.done} of ${measure.rows} rows are done`)
     return took
   }).pipe(
@@ -73,7 +85,7 @@ const byHand = async (measure: Measure, provider: Provider, file: string) => {
     : Hand.protocol({ ...measure, file, provider })
 }
 
-const measured = (measure: Measure, file: string): Promise<number> => {
+const measured = (measure: Measure, file: string): Promise<Took> => {
   if (existsSync(file)) throw new Error(`${file} is there already`)
   const { latency } = measure
   const provider = latency === undefined ? atOnce : after(tail(measure.rows, latency.p50, latency.p99))
@@ -91,4 +103,4 @@ const measured = (measure: Measure, file: string): Promise<number> => {
 
 const [, , measure = "", directory = "."] = process.argv
 const decoded = Schema.decodeUnknownSync(Schema.parseJson(Measure))(measure)
-process.stdout.write(String(await measured(decoded, join(directory, "bench.db"))))
+process.stdout.write(JSON.stringify(await measured(decoded, join(directory, "bench.db"))))

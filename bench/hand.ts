@@ -4,7 +4,18 @@
  */
 import { createHash } from "node:crypto"
 import Database from "better-sqlite3"
-import { type Answer, type Enriched, model, type Provider, promptOf, system, type Vendor, vendorOf } from "./work.ts"
+import {
+  type Answer,
+  type Enriched,
+  model,
+  type Provider,
+  promptOf,
+  stopwatch,
+  system,
+  type Took,
+  type Vendor,
+  vendorOf
+} from "./work.ts"
 
 export type Synchronous = "NORMAL" | "FULL"
 
@@ -23,20 +34,32 @@ const open = (file: string, synchronous: Synchronous) => {
   return db
 }
 
-const insertInto = (db: Database, table: string, columns: number) =>
-  db.prepare(`insert into ${table} values (${Array(columns).fill("?").join(", ")})`)
+/** An insert of the named columns; the others of the table get an empty text or 0, so that all rows are as wide as ours. */
+const insertInto = (db: Database, table: string, names: string) => {
+  const given = names.split(", ")
+  const rest = db
+    .prepare<{ name: string; type: string }>("select name, type from pragma_table_info(?)")
+    .all(table)
+    .filter((column) => !given.includes(column.name))
+  const columns = [...given, ...rest.map((column) => column.name)].join(", ")
+  const values = [...given.map(() => "?"), ...rest.map((column) => (column.type === "text" ? "''" : "0"))].join(", ")
+  return db.prepare(`insert into ${table} (${columns}) values (${values})`)
+}
+
+const HOLD = "run_id, worker, n, seq, request, model, amount, price, at"
+const CALL = `${HOLD}, state, cost, input_tokens, output_tokens, answer, finish, closed_at`
+const OUTCOME = "run_id, seq, commit_seq, kind, key, value"
 
 /** The run, its worker and its manifest, in tables that exist. */
 export const prepare = (file: string, rows: number): void => {
   const db = open(file, "NORMAL")
-  const run = ["r", "vendors", "vendors", "running", null, "{}", "{}", 0, 0, 50_000_000_000, null, 8, 100, rows]
   db.prepare("begin").run()
-  insertInto(db, "run", 35).run(...run, ...Array(21).fill(0))
-  insertInto(db, "worker", 7).run("r", 1, 1, "host", process.pid, 0, 0)
-  const manifest = insertInto(db, "manifest", 7)
+  insertInto(db, "run", "run_id, job, scope, status, row_count").run("r", "vendors", "vendors", "running", rows)
+  insertInto(db, "worker", "run_id, worker, live").run("r", 1, 1)
+  const manifest = insertInto(db, "manifest", "run_id, seq, id, version, line, value")
   for (let seq = 0; seq < rows; seq++) {
     const vendor = vendorOf(seq)
-    manifest.run("r", seq, String(vendor.id), "1", seq + 2, JSON.stringify(vendor), 0)
+    manifest.run("r", seq, String(vendor.id), "1", seq + 2, JSON.stringify(vendor))
   }
   db.prepare("commit").run()
   db.close()
@@ -81,10 +104,10 @@ const resultOf = ({ text, usage }: Answer, cost: number): string => {
   return JSON.stringify({ output: text, parsed, usage: { ...usage, cost }, partial: false, promptVersion: "" })
 }
 
-const milliseconds = async (work: () => Promise<unknown>): Promise<number> => {
-  const begun = performance.now()
+const timed = async (work: () => Promise<unknown>): Promise<Took> => {
+  const took = stopwatch()
   await work()
-  return performance.now() - begun
+  return took()
 }
 
 /** As p-limit does it: the first in the queue starts when one ends. */
@@ -104,18 +127,18 @@ const limiter = (concurrency: number) => {
   }
 }
 
-/** The naive loop: no hold before a call, one commit a row. A crash forgets what the calls in flight cost; two processes overspend. In milliseconds. */
-export const naive = async ({ concurrency, file, provider, synchronous }: HandOptions): Promise<number> => {
+/** The naive loop: no hold before a call, one commit a row. A crash forgets what the calls in flight cost; two processes overspend. */
+export const naive = async ({ concurrency, file, provider, synchronous }: HandOptions): Promise<Took> => {
   const db = open(file, synchronous)
   const limit = limiter(concurrency)
-  const outcome = insertInto(db, "outcome", 8)
+  const outcome = insertInto(db, "outcome", OUTCOME)
   let ended = 0
   const one = async (row: Row) => {
     const { key, prompt } = render(row)
     const answer = await ask(provider, prompt)
-    outcome.run("r", row.seq, 0, ++ended, "done", "", key, resultOf(answer, 33_000))
+    outcome.run("r", row.seq, ++ended, "done", key, resultOf(answer, 33_000))
   }
-  const took = await milliseconds(() => Promise.all(Array.from(pending(db), (row) => limit(() => one(row)))))
+  const took = await timed(() => Promise.all(Array.from(pending(db), (row) => limit(() => one(row)))))
   db.close()
   return took
 }
@@ -150,9 +173,9 @@ const journalOf = (db: Database, before: () => void, after: () => void) => {
 
 /**
  * Our protocol: a durable hold is awaited before each call, its settle and the row's outcome ride on the next commit, a snapshot each 100 rows, the store is fed
- * in sorted batches. In milliseconds.
+ * in sorted batches.
  */
-export const protocol = async ({ concurrency, file, provider, synchronous }: HandOptions): Promise<number> => {
+export const protocol = async ({ concurrency, file, provider, synchronous }: HandOptions): Promise<Took> => {
   const db = open(file, synchronous)
   const book = { spent: 0, held: 0, calls: 0, input: 0, output: 0, done: 0, commitSeq: 0 }
   const cap = 50_000_000_000
@@ -160,11 +183,11 @@ export const protocol = async ({ concurrency, file, provider, synchronous }: Han
   const update = db.prepare(
     `update run set spent = ?, held = ?, calls = ?, input_tokens = ?, output_tokens = ?, done = ?, commit_seq = ? where run_id = 'r'`
   )
-  const insertHold = insertInto(db, "hold", 12)
+  const insertHold = insertInto(db, "hold", HOLD)
   const deleteHold = db.prepare("delete from hold where run_id = 'r' and worker = 1 and n = ?")
-  const insertCall = insertInto(db, "call", 24)
-  const insertOutcome = insertInto(db, "outcome", 8)
-  const insertSnapshot = insertInto(db, "checkpoint", 7)
+  const insertCall = insertInto(db, "call", CALL)
+  const insertOutcome = insertInto(db, "outcome", OUTCOME)
+  const insertSnapshot = insertInto(db, "checkpoint", "id, version, status, state, metadata, upto_commit_seq, at")
   const insertValue = db.prepare("insert into store values (?, ?) on conflict (key) do nothing")
   const journal = journalOf(
     db,
@@ -187,7 +210,7 @@ export const protocol = async ({ concurrency, file, provider, synchronous }: Han
     const { key, prompt, request } = render(row)
     const n = ++calls
     const amount = 260_000 + prompt.length * 150
-    const hold = ["r", 1, n, row.seq, 0, 0, 0, request, model, amount, "simulated@0000-01-01", Date.now()]
+    const hold = ["r", 1, n, row.seq, request, model, amount, "simulated@0000-01-01", Date.now()]
     await journal.commit(() => {
       if (book.spent + book.held + amount > cap) throw new Error("the cap is reached")
       book.held += amount
@@ -206,12 +229,12 @@ export const protocol = async ({ concurrency, file, provider, synchronous }: Han
       book.input += inputTokens
       book.output += outputTokens
       deleteHold.run(n)
-      insertCall.run(...hold, "settled", cost, inputTokens, 0, 0, outputTokens, 0, "", stored, "stop", null, at)
+      insertCall.run(...hold, "settled", cost, inputTokens, outputTokens, stored, "stop", at)
     })
     journal.append(() => {
       book.done++
       book.commitSeq++
-      insertOutcome.run("r", row.seq, 0, book.commitSeq, "done", "", key, value)
+      insertOutcome.run("r", row.seq, book.commitSeq, "done", key, value)
       if (book.done % 100 === 0) {
         insertSnapshot.run("r", book.done / 100, "RUNNING", JSON.stringify(book), "{}", book.commitSeq, at)
       }
@@ -223,7 +246,7 @@ export const protocol = async ({ concurrency, file, provider, synchronous }: Han
   const worker = async () => {
     for (let row = rows.next(); row.done !== true; row = rows.next()) await one(row.value)
   }
-  const took = await milliseconds(async () => {
+  const took = await timed(async () => {
     await Promise.all(Array.from({ length: concurrency }, worker))
     flush()
     await journal.commit(() => {})
@@ -232,12 +255,12 @@ export const protocol = async ({ concurrency, file, provider, synchronous }: Han
   return took
 }
 
-/** What this disk takes for the smallest durable commit, in milliseconds for all of them. */
-export const floor = async (file: string, commits: number): Promise<number> => {
+/** What this disk takes for the smallest durable commit. */
+export const floor = async (file: string, commits: number): Promise<Took> => {
   const db = open(file, "FULL")
   db.prepare("create table one (n integer primary key, value text)").run()
   const insert = db.prepare("insert into one values (?, ?)")
-  const took = await milliseconds(async () => {
+  const took = await timed(async () => {
     for (let n = 0; n < commits; n++) insert.run(n, "x".repeat(100))
   })
   db.close()

@@ -19,7 +19,7 @@ import { Usd } from "../services/Usd.ts"
 const text = "text not null"
 const int = "bigint not null"
 
-/** The tables; `bigint` and `text` mean the same in SQLite and Postgres. `without rowid` is SQLite's word for a clustered key. */
+/** The tables; `bigint` and `text` mean the same in SQLite and Postgres. `without rowid` is SQLite's word for a clustered key. @since 0.1.0 */
 export const tables = (clustered: string): ReadonlyArray<string> => [
   `create table run (
     run_id text primary key, job ${text}, scope ${text}, status ${text}, reason text, settings ${text}, source ${text},
@@ -45,11 +45,14 @@ export const tables = (clustered: string): ReadonlyArray<string> => [
   `create table store (key text primary key, value ${text}) ${clustered}`
 ]
 
+/** What a statement binds. @since 0.1.0 */
 export type Cell = string | number | null
+/** The columns of a table, each with a record's cell. @since 0.1.0 */
 export type Columns<A> = ReadonlyArray<readonly [column: string, cell: (record: A) => Cell]>
 
 const json = (reason: StopReason | null) => (reason === null ? null : JSON.stringify(reason))
 
+/** Columns of `run`. @since 0.1.0 */
 export const bookColumns: Columns<Book> = [
   ["run_id", (book) => book.runId],
   ["job", (book) => book.job],
@@ -87,6 +90,7 @@ export const bookColumns: Columns<Book> = [
   ["commit_seq", (book) => book.commitSeq]
 ]
 
+/** Columns of `worker`. @since 0.1.0 */
 export const workerColumns: Columns<WorkerRecord> = [
   ["run_id", (worker) => worker.runId],
   ["worker", (worker) => worker.worker],
@@ -97,6 +101,7 @@ export const workerColumns: Columns<WorkerRecord> = [
   ["beat_at", (worker) => worker.beatAt]
 ]
 
+/** Columns of `manifest`. @since 0.1.0 */
 export const rowColumns: Columns<RowRecord> = [
   ["run_id", (row) => row.runId],
   ["seq", (row) => row.seq],
@@ -107,6 +112,7 @@ export const rowColumns: Columns<RowRecord> = [
   ["epoch", (row) => row.epoch]
 ]
 
+/** Columns of `hold`. @since 0.1.0 */
 export const holdColumns: Columns<HoldRecord> = [
   ["run_id", (hold) => hold.runId],
   ["worker", (hold) => hold.worker],
@@ -122,6 +128,7 @@ export const holdColumns: Columns<HoldRecord> = [
   ["at", (hold) => hold.at]
 ]
 
+/** Columns of `call`. @since 0.1.0 */
 export const callColumns: Columns<CallRecord> = [
   ...holdColumns,
   ["state", (call) => call.state],
@@ -138,6 +145,7 @@ export const callColumns: Columns<CallRecord> = [
   ["closed_at", (call) => call.closedAt]
 ]
 
+/** Columns of `outcome`. @since 0.1.0 */
 export const outcomeColumns: Columns<OutcomeRecord> = [
   ["run_id", (outcome) => outcome.runId],
   ["seq", (outcome) => outcome.seq],
@@ -149,6 +157,7 @@ export const outcomeColumns: Columns<OutcomeRecord> = [
   ["value", (outcome) => outcome.value]
 ]
 
+/** Columns of `checkpoint`. @since 0.1.0 */
 export const checkpointColumns: Columns<CheckpointRecord> = [
   ["id", (checkpoint) => checkpoint.id],
   ["version", (checkpoint) => checkpoint.version],
@@ -159,15 +168,18 @@ export const checkpointColumns: Columns<CheckpointRecord> = [
   ["at", (checkpoint) => checkpoint.at]
 ]
 
+/** Columns of `store`. @since 0.1.0 */
 export const storeColumns: Columns<readonly [string, string]> = [
   ["key", ([key]) => key],
   ["value", ([, value]) => value]
 ]
 
-/** What a driver may hand out for one row; Postgres gives a bigint as text. */
+/** What a driver may hand out for one row; Postgres gives a bigint as text. @since 0.1.0 */
 export type Row = Readonly<Record<string, unknown>>
 
+/** A cell as a number. @since 0.1.0 */
 export const num = (cell: unknown): number => Number(cell)
+/** A cell as text. @since 0.1.0 */
 export const str = (cell: unknown): string => String(cell)
 const strOrNull = (cell: unknown): string | null => (cell === null ? null : String(cell))
 const numOrNull = (cell: unknown): number | null => (cell === null ? null : Number(cell))
@@ -184,6 +196,7 @@ const outcomeKind = oneOf("done", "partial", "failed")
 const checkpointStatus = oneOf("RUNNING", "SUSPENDED", "DONE")
 const toReason = Schema.decodeUnknownSync(Schema.parseJson(StopReason))
 
+/** A row of `run`. @since 0.1.0 */
 export const toBook = (row: Row): Book => ({
   runId: str(row.run_id),
   job: str(row.job),
@@ -225,6 +238,7 @@ const toTokens = (row: Row) => ({
   reasoningTokens: num(row.reasoning_tokens)
 })
 
+/** A row of `manifest`. @since 0.1.0 */
 export const toRow = (row: Row): RowRecord => ({
   runId: str(row.run_id),
   seq: num(row.seq),
@@ -235,6 +249,7 @@ export const toRow = (row: Row): RowRecord => ({
   epoch: num(row.epoch)
 })
 
+/** A row of `hold`. @since 0.1.0 */
 export const toHold = (row: Row): HoldRecord => ({
   runId: str(row.run_id),
   worker: num(row.worker),
@@ -250,6 +265,7 @@ export const toHold = (row: Row): HoldRecord => ({
   at: num(row.at)
 })
 
+/** A row of `call`. @since 0.1.0 */
 export const toCall = (row: Row): CallRecord => ({
   ...toHold(row),
   ...toTokens(row),
@@ -262,6 +278,7 @@ export const toCall = (row: Row): CallRecord => ({
   closedAt: num(row.closed_at)
 })
 
+/** A row of `outcome`. @since 0.1.0 */
 export const toOutcome = (row: Row): OutcomeRecord => ({
   runId: str(row.run_id),
   seq: num(row.seq),
@@ -273,6 +290,7 @@ export const toOutcome = (row: Row): OutcomeRecord => ({
   value: str(row.value)
 })
 
+/** A row of `checkpoint`. @since 0.1.0 */
 export const toCheckpoint = (row: Row): CheckpointRecord => ({
   id: str(row.id),
   version: num(row.version),
@@ -283,6 +301,7 @@ export const toCheckpoint = (row: Row): CheckpointRecord => ({
   at: num(row.at)
 })
 
+/** A row of `worker`. @since 0.1.0 */
 export const toWorker = (row: Row): WorkerRecord => ({
   runId: str(row.run_id),
   worker: num(row.worker),

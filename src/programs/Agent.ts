@@ -46,13 +46,13 @@ export interface AgentOptions<Row, A, I> {
   readonly adapter?: OutputAdapter.OutputAdapter
 }
 
-/** Which row, and which pass over it, an agent works on. */
+/** Which row, and which pass over it, an agent works on. @since 0.1.0 */
 export interface Place {
   readonly seq: number
   readonly epoch: number
 }
 
-/** What can end an agent's work without a result. */
+/** What can end an agent's work without a result. @since 0.1.0 */
 export type AgentError = LLMError | RunStopped | StorageError
 
 /**

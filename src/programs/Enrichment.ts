@@ -67,17 +67,17 @@ export interface RunOptions {
   readonly settings?: string
 }
 
-/** What a run needs around it. */
+/** What a run needs around it. @since 0.1.0 */
 export type Services = Budget | Journal | Store | Checkpointer | LLM
-/** Why a run cannot begin or go on. Rows' failures are no errors. */
+/** Why a run cannot begin or go on. Rows' failures are no errors. @since 0.1.0 */
 export type RunError = InputError | RunRefused | StorageError | Workflow.WorkflowError
 
-/** The outputs of the run as a workflow of two nodes. */
+/** The outputs of the run as a workflow of two nodes. @since 0.1.0 */
 export interface Outputs<A> {
   readonly load_rows: ReadonlyArray<unknown>
   readonly enrich_batch: Workflow.Complete<Batch<A>>
 }
-/** One output for each chunk of rows, in input order. */
+/** One output for each chunk of rows, in input order. @since 0.1.0 */
 export type Batch<A> = { readonly [chunk: `chunk_${number}`]: ReadonlyArray<Outcome<A>> }
 
 /**
@@ -105,7 +105,7 @@ export type RunEvent<A> =
   | { readonly _tag: "Stopping"; readonly reason: StopReason }
   | { readonly _tag: "Finished"; readonly result: RunResult<A> }
 
-/** Where a run is, for a progress line. `working`: calls in flight. */
+/** Where a run is, for a progress line. `working`: calls in flight. @since 0.1.0 */
 export interface Snapshot {
   readonly runId: string
   readonly phase: "loading" | "running" | "cooling" | "provider_down" | "stopping"
@@ -118,7 +118,7 @@ export interface Snapshot {
   readonly working: number
 }
 
-/** A run under way. */
+/** A run under way. @since 0.1.0 */
 export interface Handle<A> {
   readonly runId: string
   readonly progress: Effect.Effect<Snapshot>

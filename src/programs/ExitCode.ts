@@ -6,21 +6,21 @@
 import type { InputError, RunRefused, StorageError } from "../services/Errors.ts"
 import type { RunResult } from "./Enrichment.ts"
 
-/** Every row is done. */
+/** Every row is done. @since 0.1.0 */
 export const DONE = 0
-/** A bug: nothing an operator did. */
+/** A bug: nothing an operator did. @since 0.1.0 */
 export const INTERNAL = 1
-/** Input, options, or a job that cannot be used; nothing was sent. */
+/** Input, options, or a job that cannot be used; nothing was sent. @since 0.1.0 */
 export const BAD_INPUT = 2
-/** The run is complete, and some rows are failed or partial. */
+/** The run is complete, and some rows are failed or partial. @since 0.1.0 */
 export const DONE_WITH_FAILURES = 3
-/** The run stopped before its end (cap, quota, outage) and can be resumed. */
+/** The run stopped before its end (cap, quota, outage) and can be resumed. @since 0.1.0 */
 export const SUSPENDED = 4
-/** The database refused; the run can be resumed once it is mended. EX_IOERR of sysexits.h. */
+/** The database refused; the run can be resumed once it is mended. EX_IOERR of sysexits.h. @since 0.1.0 */
 export const STORAGE = 74
-/** Another process works on the run. EX_TEMPFAIL of sysexits.h. */
+/** Another process works on the run. EX_TEMPFAIL of sysexits.h. @since 0.1.0 */
 export const BUSY = 75
-/** Ctrl-C or SIGTERM; calls in flight were let finish, and the run can be resumed. */
+/** Ctrl-C or SIGTERM; calls in flight were let finish, and the run can be resumed. @since 0.1.0 */
 export const INTERRUPTED = 130
 
 /**

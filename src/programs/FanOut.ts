@@ -174,7 +174,7 @@ const failFast = <A, E, R>(effects: Iterable<Effect.Effect<A, E, R>>, options: F
     )
   })
 
-/** What ended an effect, see {@link primary}. */
+/** What ended an effect, see {@link primary}. @since 0.1.0 */
 export type Reason<E> =
   | { readonly _tag: "Fail"; readonly error: E }
   | { readonly _tag: "Die"; readonly defect: unknown }

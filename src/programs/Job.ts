@@ -34,7 +34,7 @@ export interface JobOptions<Row, RowI, A, I> {
   readonly memo?: number
 }
 
-/** A row ready to be stored in a manifest. */
+/** A row ready to be stored in a manifest. @since 0.1.0 */
 export interface Identified {
   readonly id: string
   readonly version: string
@@ -60,7 +60,7 @@ export interface Job<Row, A, I = unknown> {
   readonly identify: (row: Row, now: Date) => Identified
 }
 
-/** Why a record is no row of the job. */
+/** Why a record is no row of the job. @since 0.1.0 */
 export interface Misfit {
   readonly field: string
   readonly message: string

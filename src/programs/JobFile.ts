@@ -11,7 +11,7 @@ import { InputError } from "../services/Errors.ts"
 import type { LLM } from "../services/LLM.ts"
 import type { Job } from "./Job.ts"
 
-/** What a job module exports: the job, and perhaps a simulated provider that suits it. */
+/** What a job module exports: the job, and perhaps a simulated provider that suits it. @since 0.1.0 */
 export interface JobModule {
   readonly job: Job<unknown, unknown>
   readonly simulated: Option.Option<Layer.Layer<LLM>>

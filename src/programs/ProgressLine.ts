@@ -6,7 +6,7 @@
 import { Usd } from "../services/Usd.ts"
 import type { Snapshot } from "./Enrichment.ts"
 
-/** Rows ended at a time, in milliseconds. */
+/** Rows ended at a time, in milliseconds. @since 0.1.0 */
 export interface Mark {
   readonly at: number
   readonly ended: number

@@ -20,7 +20,7 @@ import { primary } from "./FanOut.ts"
 import { type Invoker, requestHash } from "./Invoker.ts"
 import type { Job } from "./Job.ts"
 
-/** One row's end, as the loop reports it. */
+/** One row's end, as the loop reports it. @since 0.1.0 */
 export interface Ended<A> {
   readonly seq: number
   readonly id: string
@@ -73,7 +73,7 @@ interface Prepared<A> {
   readonly stored: AgentResult<A> | undefined
 }
 
-/** The key under which a row's result is stored: the row's identity and version, and all that its request and reading depend on. */
+/** The key under which a row's result is stored: the row's identity and version, and all that its request and reading depend on. @since 0.1.0 */
 export const keyOf = <Row, A, I>(job: Job<Row, A, I>, row: RowRecord, hash: string): Effect.Effect<string> =>
   Effect.orDie(Identity.idempotencyKey(job.scope, job.name, row.id, row.version, hash, job.agent.decoder))
 
@@ -198,7 +198,7 @@ const finisher = <Row, A, I>(options: LoopOptions<Row, A, I>) => {
         journal.append({ _tag: "RunSnapshot", fence, status: "RUNNING", keep: job.keep, at })
         options.onSnapshot(ended)
       }
-      if (record.kind === "done" && !facts.storeHit) options.feed.add(key, value)
+      if (record.kind === "done" && !facts.storeHit) options.feed.add(key, value, epoch > 0)
       options.onRow({ seq, id: row.id, outcome, fromStore: facts.storeHit })
       if (options.failFast && Either.isLeft(outcome)) {
         meter.stop({ kind: "fail_fast", message: `row ${row.id} failed: ${outcome.left.message}` })
@@ -217,9 +217,10 @@ const encoder = <A, I>(output: Schema.Schema<A, I>) => {
   }
 }
 
-/** Collects finished results and hands them to the store sorted by key: keys are hashes, and one by one each would touch a page of its own. */
+/** Collects finished results and hands them to the store sorted by key: keys are hashes, and one by one each would touch a page of its own. @since 0.1.0 */
 export interface StoreFeed {
-  readonly add: (key: string, json: string) => void
+  /** `again`: the result of a re-run, which replaces the stored one. */
+  readonly add: (key: string, json: string, again: boolean) => void
   readonly flush: () => void
 }
 
@@ -229,13 +230,16 @@ export interface StoreFeed {
  * @since 0.1.0
  */
 export const storeFeed = (store: StoreShape): StoreFeed => {
-  let entries: Array<readonly [string, string]> = []
+  const first: Array<readonly [string, string]> = []
+  const again: Array<readonly [string, string]> = []
+  const drain = (entries: Array<readonly [string, string]>) => entries.splice(0).sort(([a], [b]) => (a < b ? -1 : 1))
   const flush = () => {
-    store.putMany(entries.sort(([a], [b]) => (a < b ? -1 : 1)))
-    entries = []
+    store.putMany(drain(first))
+    store.putMany(drain(again), true)
   }
   return {
-    add: (key, json) => {
+    add: (key, json, isAgain) => {
+      const entries = isAgain ? again : first
       entries.push([key, json])
       if (entries.length >= 2_000) flush()
     },

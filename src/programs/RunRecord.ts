@@ -10,7 +10,7 @@ import type { JournalShape } from "../services/Journal.ts"
 import { Usd } from "../services/Usd.ts"
 import * as Worker from "./Worker.ts"
 
-/** What a new run begins with; everything else is zero. */
+/** What a new run begins with; everything else is zero. @since 0.1.0 */
 export type Fresh = Pick<Book, "runId" | "job" | "scope" | "status" | "source" | "createdAt" | "chunkSize">
 
 /**

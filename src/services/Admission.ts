@@ -8,14 +8,14 @@ import { HashMap, Option, Order, RedBlackTree } from "effect"
 import type { StopReason } from "./Errors.ts"
 import { Usd } from "./Usd.ts"
 
-/** A call that asks to be sent. `amount` is its hold. */
+/** A call that asks to be sent. `amount` is its hold. @since 0.1.0 */
 export interface Ticket {
   readonly id: number
   readonly seq: number
   readonly amount: Usd
 }
 
-/** Whether the provider answers: `probing` lets one call through to find out. */
+/** Whether the provider answers: `probing` lets one call through to find out. @since 0.1.0 */
 export type Provider = "up" | "down" | "probing"
 
 /**
@@ -79,7 +79,7 @@ export type Action =
   | { readonly _tag: "Grant"; readonly ticket: Ticket }
   | { readonly _tag: "Deny"; readonly ticket: Ticket; readonly reason: StopReason }
 
-/** What a run starts with: its limits and what its book says. */
+/** What a run starts with: its limits and what its book says. @since 0.1.0 */
 export type Start = Pick<State, "cap" | "maxCalls" | "maxConcurrency" | "spent" | "uncertain" | "held" | "calls">
 
 const oldestFirst = Order.mapInput(

@@ -42,7 +42,7 @@ export type Event =
   | { readonly _tag: "Failed"; readonly error: LLMError; readonly at: number }
   | { readonly _tag: "Cooled" }
 
-/** A closed breaker. */
+/** A closed breaker. @since 0.1.0 */
 export const closed: State = { provider: "up", failures: 0, coolMs: 0, openedAt: 0, cause: undefined }
 
 /**
@@ -75,7 +75,7 @@ export const transition = (options: BreakerOptions, state: State, event: Event):
 
 const counts = (error: LLMError) => error.category !== "PERMANENT" && error.reason !== "rate_limited"
 
-/** What a run is told. */
+/** What a run is told. @since 0.1.0 */
 export interface Listener {
   readonly provider: (provider: Provider, open: CircuitOpen | undefined) => void
   readonly cooling: (cooling: boolean) => void

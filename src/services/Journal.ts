@@ -24,7 +24,7 @@ import {
 } from "./Book.ts"
 import { StorageError } from "./Errors.ts"
 
-/** One row with its latest outcome, if it has one. */
+/** One row with its latest outcome, if it has one. @since 0.1.0 */
 export interface RowResult {
   readonly row: RowRecord
   readonly outcome: OutcomeRecord | undefined

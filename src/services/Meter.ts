@@ -13,7 +13,7 @@ import type { ChatAnswer, TokenUsage } from "./LLM.ts"
 import * as Price from "./Price.ts"
 import { Usd } from "./Usd.ts"
 
-/** One physical call that is to be made: where it belongs, and the most that it can cost. */
+/** One physical call that is to be made: where it belongs, and the most that it can cost. @since 0.1.0 */
 export interface Call {
   readonly seq: number
   readonly epoch: number
@@ -26,7 +26,7 @@ export interface Call {
   readonly price: Price.PriceRow
 }
 
-/** An answer with what it cost: null where the provider did not say, so that it counts at its hold. */
+/** An answer with what it cost: null where the provider did not say, so that it counts at its hold. @since 0.1.0 */
 export interface Paid {
   readonly answer: ChatAnswer
   readonly cost: Usd | null

@@ -38,5 +38,5 @@ export const AgentResult = <A, I>(parsed: Schema.Schema<A, I>) =>
     promptVersion: Schema.String
   })
 
-/** How the end of a row is stored: a result or a failure. */
+/** How the end of a row is stored: a result or a failure. @since 0.1.0 */
 export const Stored = <A, I>(parsed: Schema.Schema<A, I>) => Schema.Union(Failure, AgentResult(parsed))

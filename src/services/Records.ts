@@ -54,7 +54,7 @@ export interface Book {
   readonly commitSeq: number
 }
 
-/** One row of the manifest: `value` is the row's encoded JSON, `epoch` its current pass. */
+/** One row of the manifest: `value` is the row's encoded JSON, `epoch` its current pass. @since 0.1.0 */
 export interface RowRecord {
   readonly runId: string
   readonly seq: number
@@ -65,7 +65,7 @@ export interface RowRecord {
   readonly epoch: number
 }
 
-/** A worker process of a run: `worker` numbers them from 1 and fences the dead ones. */
+/** A worker process of a run: `worker` numbers them from 1 and fences the dead ones. @since 0.1.0 */
 export interface WorkerRecord {
   readonly runId: string
   readonly worker: number
@@ -78,7 +78,7 @@ export interface WorkerRecord {
   readonly beatAt: number
 }
 
-/** An open hold: a call that may be under way. `attempt` numbers the calls of one turn from 0. */
+/** An open hold: a call that may be under way. `attempt` numbers the calls of one turn from 0. @since 0.1.0 */
 export interface HoldRecord {
   readonly runId: string
   readonly worker: number
@@ -94,7 +94,7 @@ export interface HoldRecord {
   readonly at: number
 }
 
-/** A closed call; append-only. `cost` is what it counts: the reported cost, its hold (uncertain), or 0 (released). */
+/** A closed call; append-only. `cost` is what it counts: the reported cost, its hold (uncertain), or 0 (released). @since 0.1.0 */
 export interface CallRecord extends HoldRecord, TokenUsage {
   readonly state: "settled" | "uncertain" | "released"
   readonly cost: Usd
@@ -105,7 +105,7 @@ export interface CallRecord extends HoldRecord, TokenUsage {
   readonly closedAt: number
 }
 
-/** The end of one row in one epoch; append-only. `value` is the encoded `AgentResult` or `Failure`. */
+/** The end of one row in one epoch; append-only. `value` is the encoded `AgentResult` or `Failure`. @since 0.1.0 */
 export interface OutcomeRecord {
   readonly runId: string
   readonly seq: number
@@ -117,7 +117,7 @@ export interface OutcomeRecord {
   readonly value: string
 }
 
-/** A numbered snapshot; immutable. For a run, `uptoCommitSeq` says which outcomes it covers. */
+/** A numbered snapshot; immutable. For a run, `uptoCommitSeq` says which outcomes it covers. @since 0.1.0 */
 export interface CheckpointRecord {
   readonly id: string
   readonly version: number
@@ -128,13 +128,13 @@ export interface CheckpointRecord {
   readonly at: number
 }
 
-/** Who writes: a run and its worker. */
+/** Who writes: a run and its worker. @since 0.1.0 */
 export interface Fence {
   readonly runId: string
   readonly worker: number
 }
 
-/** How an outcome came about, for the run's counters. */
+/** How an outcome came about, for the run's counters. @since 0.1.0 */
 export interface OutcomeFacts {
   readonly storeHit: boolean
   readonly memoHits: number
@@ -212,10 +212,10 @@ export type Op =
     }
   | { readonly _tag: "Barrier" }
 
-/** How many snapshots stay: all, or the latest n (the terminal one always stays). */
+/** How many snapshots stay: all, or the latest n (the terminal one always stays). @since 0.1.0 */
 export type Keep = "all" | number
 
-/** What a settled call brought. */
+/** What a settled call brought. @since 0.1.0 */
 export interface Settled {
   readonly usage: TokenUsage
   readonly cost: Usd
@@ -226,7 +226,7 @@ export interface Settled {
   readonly at: number
 }
 
-/** The limits a run was given; what is `undefined` stays as the run's record has it. */
+/** The limits a run was given; what is `undefined` stays as the run's record has it. @since 0.1.0 */
 export interface Limits {
   readonly cap?: Usd | null | undefined
   readonly maxCalls?: number | null | undefined
@@ -245,14 +245,14 @@ export type Verdict =
   | { readonly _tag: "Fenced" }
   | { readonly _tag: "Version"; readonly version: number }
 
-/** What must be read before operations can be decided. */
+/** What must be read before operations can be decided. @since 0.1.0 */
 export interface Needs {
   readonly runs: ReadonlySet<string>
   readonly checkpoints: ReadonlySet<string>
   readonly claims: ReadonlySet<string>
 }
 
-/** What was read, inside the transaction. */
+/** What was read, inside the transaction. @since 0.1.0 */
 export interface Facts {
   readonly books: ReadonlyMap<string, Book>
   /** The live workers of each run that was asked for. */
@@ -264,7 +264,7 @@ export interface Facts {
   readonly workers: ReadonlyMap<string, number>
 }
 
-/** What must be written, in this order, in the same transaction. */
+/** What must be written, in this order, in the same transaction. @since 0.1.0 */
 export interface Writes {
   readonly books: Map<string, Book>
   readonly created: Set<string>

@@ -11,7 +11,7 @@
 import { Duration, Schedule } from "effect"
 import type { LLMError } from "./Errors.ts"
 
-/** Decides by the error whether and when to try again. */
+/** Decides by the error whether and when to try again. @since 0.1.0 */
 export type RetryPolicy = Schedule.Schedule<unknown, LLMError>
 
 /**

@@ -37,8 +37,8 @@ export interface StoreShape {
     schema: Schema.Schema<A, I>,
     producer: Effect.Effect<A, E, R>
   ) => Effect.Effect<A, E | StorageError, R>
-  /** Encoded values, in a batch; sorted by key they cost least. */
-  readonly putMany: (entries: ReadonlyArray<readonly [key: string, json: string]>) => void
+  /** Encoded values, in a batch; sorted by key they cost least. The first writer wins, unless they `replace`: a deliberate re-run. */
+  readonly putMany: (entries: ReadonlyArray<readonly [key: string, json: string]>, replace?: boolean) => void
   /** How many stored values no longer fitted their schema. */
   readonly stale: Effect.Effect<number>
 }
@@ -111,8 +111,8 @@ const make = (journal: JournalShape): StoreShape => {
     durable: journal.durable,
     getMany,
     getOrSet: (key, schema, producer) => alone(key, produce(key, schema, producer)),
-    putMany: (entries) => {
-      if (entries.length > 0) journal.append({ _tag: "Put", entries, replace: false })
+    putMany: (entries, replace = false) => {
+      if (entries.length > 0) journal.append({ _tag: "Put", entries, replace })
     },
     stale: Effect.sync(() => stale)
   }

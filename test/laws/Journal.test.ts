@@ -509,9 +509,9 @@ for (const backend of backends) {
         })
     )
 
-    it.scoped.skipIf(!backend.groups)(
-      "I10: what is appended while the failing commit is under way is not written either",
-      () =>
+    // A backend that commits one by one has no commit under way.
+    if (backend.groups)
+      it.scoped("I10: what is appended while the failing commit is under way is not written either", () =>
         Effect.gen(function* () {
           const gate = yield* Deferred.make<void>()
           const inner = yield* backend.driver()
@@ -536,7 +536,7 @@ for (const backend of backends) {
           })
           yield* Effect.provide(test, over(Effect.succeed({ ...inner, transact })))
         })
-    )
+      )
 
     it.scoped("I10: a defect in a commit is a typed StorageError, and the journal stays broken", () =>
       Effect.gen(function* () {
