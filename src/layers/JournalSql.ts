@@ -168,22 +168,37 @@ const apply = (db: Connection, writes: Writes) =>
 /** At most this many rows a statement: 64 x 24 columns stays far below SQLite's 32,766 variables. */
 const WIDTH = 64
 
-const insertText = (table: string, columns: ReadonlyArray<readonly [string, unknown]>, rows: number, tail = "") =>
-  `insert into ${table} (${columns.map(([name]) => name).join(", ")}) values ${tuples(columns.length, rows)}${tail}`
+const insertText = (table: string, columns: ReadonlyArray<readonly [string, unknown]>, rows: number, tail: string) => {
+  const id = `${table} ${rows}${tail}`
+  const known = insertTexts.get(id)
+  if (known !== undefined) return known
+  const names = columns.map(([name]) => name).join(", ")
+  const text = `insert into ${table} (${names}) values ${tuples(columns.length, rows)}${tail}`
+  insertTexts.set(id, text)
+  return text
+}
+/** At most `WIDTH` for each table: the same text each time, so that it is built and hashed once. */
+const insertTexts = new Map<string, string>()
 
 const tuples = (columns: number, rows: number) => {
   const tuple = `(${Array.replicate("?", columns).join(", ")})`
   return Array.replicate(tuple, rows).join(", ")
 }
 
-const insert = <A>(db: Connection, table: string, columns: Columns<A>, records: ReadonlyArray<A>, tail = "") =>
-  Effect.gen(function* () {
-    for (let i = 0; i < records.length; i += WIDTH) {
-      const part = records.slice(i, i + WIDTH)
-      const cells = part.flatMap((record) => columns.map(([, cell]) => cell(record)))
-      yield* db.executeRaw(insertText(table, columns, part.length, tail), cells)
-    }
-  })
+const insert = Effect.fnUntraced(function* <A>(
+  db: Connection,
+  table: string,
+  columns: Columns<A>,
+  records: ReadonlyArray<A>,
+  tail = ""
+) {
+  for (let i = 0; i < records.length; i += WIDTH) {
+    const part = records.slice(i, i + WIDTH)
+    const cells: Array<Cell> = []
+    for (const record of part) for (const [, cell] of columns) cells.push(cell(record))
+    yield* db.executeRaw(insertText(table, columns, part.length, tail), cells)
+  }
+})
 
 const deleteHolds = (db: Connection, closed: ReadonlyArray<HoldRecord>) =>
   Effect.forEach(

@@ -115,7 +115,7 @@ export const make = <Row, A, I>(options: AgentOptions<Row, A, I>): Agent<Row, A,
     const replies: Array<Reply> = []
     let asked = first
     for (let turn = 0; ; turn++) {
-      const tried = yield* eitherLLMError(invoker.ask(asked, { ...place, turn }))
+      const tried = yield* eitherLLMError(invoker.ask(asked, { turn, ...place }))
       if (Either.isLeft(tried)) return [Either.left(tried.left), factsOf(replies)]
       const reply = tried.right
       replies.push(reply)

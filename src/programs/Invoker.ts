@@ -105,7 +105,7 @@ export const make = (options: InvokerOptions): InvokerShape => {
   const once = (request: ChatRequest, hash: string, turn: Turn, attempt: number, price: Price.PriceRow) =>
     Effect.flatMap(
       meter.call(
-        { ...turn, attempt, request: hash, model: request.model, amount: Price.hold(price, request), price },
+        { attempt, request: hash, model: request.model, amount: Price.hold(price, request), price, ...turn },
         send(request)
       ),
       ({ answer, cost }): Effect.Effect<Reply, LLMError> => {
@@ -201,7 +201,26 @@ export const eitherLLMError = <A, R>(
  * @since 0.1.0
  */
 export const requestHash = (request: ChatRequest): Effect.Effect<string> =>
-  Effect.orDie(Identity.stableHash(request, 32))
+  Effect.suspend(() => {
+    const known = hashes.get(request)
+    if (known !== undefined) return Effect.succeed(known)
+    const { format } = request
+    const short = format.mode === "json_schema" ? { ...format, schema: schemaHash(format.schema) } : format
+    return Effect.map(Effect.orDie(Identity.stableHash({ ...request, format: short }, 32)), (hash) => {
+      hashes.set(request, hash)
+      return hash
+    })
+  })
+
+/** A request is frozen, and hashed twice: for the row's key, and when it is asked. */
+const hashes = new WeakMap<ChatRequest, string>()
+/** A schema is one object for all rows of an agent. */
+const schemaHashes = new WeakMap<object, string>()
+const schemaHash = (schema: object): string => {
+  const hash = schemaHashes.get(schema) ?? Either.getOrThrow(Identity.stableHash(schema))
+  schemaHashes.set(schema, hash)
+  return hash
+}
 
 const placeOf = ({ epoch, seq, turn }: Turn) => `${seq}/${epoch}/${turn}`
 

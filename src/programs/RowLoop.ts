@@ -13,7 +13,7 @@ import * as Identity from "../services/Identity.ts"
 import type { JournalShape } from "../services/Journal.ts"
 import type { ChatRequest } from "../services/LLM.ts"
 import type { Meter } from "../services/Meter.ts"
-import { AgentResult, type Outcome, Stored } from "../services/Outcome.ts"
+import { AgentResult, type Outcome } from "../services/Outcome.ts"
 import type { StoreShape } from "../services/Store.ts"
 import * as Usage from "../services/Usage.ts"
 import { primary } from "./FanOut.ts"
@@ -82,15 +82,14 @@ export const keyOf = <Row, A, I>(job: Job<Row, A, I>, row: RowRecord, hash: stri
  *
  * @since 0.1.0
  */
-export const prepare = <Row, A, I>(job: Job<Row, A, I>, row: RowRecord, text: boolean) =>
-  Effect.gen(function* () {
-    const decoded = job.decode(JSON.parse(row.value), text)
-    if (Either.isLeft(decoded)) return Either.left(unfit(decoded.left.message))
-    const request = Either.try({ try: () => job.agent.request(decoded.right), catch: Failure.fromUnknown })
-    if (Either.isLeft(request)) return Either.left(request.left)
-    const key = yield* keyOf(job, row, yield* requestHash(request.right))
-    return Either.right({ request: request.right, key })
-  })
+export const prepare = Effect.fnUntraced(function* <Row, A, I>(job: Job<Row, A, I>, row: RowRecord, text: boolean) {
+  const decoded = job.decode(JSON.parse(row.value), text)
+  if (Either.isLeft(decoded)) return Either.left(unfit(decoded.left.message))
+  const request = Either.try({ try: () => job.agent.request(decoded.right), catch: Failure.fromUnknown })
+  if (Either.isLeft(request)) return Either.left(request.left)
+  const key = yield* keyOf(job, row, yield* requestHash(request.right))
+  return Either.right({ request: request.right, key })
+})
 
 const unfit = (message: string) =>
   Failure.make({ category: "PERMANENT", source: "row", reason: "bad_row", message, cause: [] })
@@ -191,7 +190,7 @@ const finisher = <Row, A, I>(options: LoopOptions<Row, A, I>) => {
     Effect.map(Clock.currentTimeMillis, (at) => {
       const [outcome, value] = encode(reached)
       const { epoch, seq } = row
-      const record = { runId: fence.runId, seq, epoch, ...kindOf(outcome), key, value }
+      const record = { runId: fence.runId, seq, epoch, key, value, ...kindOf(outcome) }
       journal.append({ _tag: "Outcome", fence, outcome: record, facts })
       ended++
       if (ended % job.chunkSize === 0) {
@@ -208,9 +207,11 @@ const finisher = <Row, A, I>(options: LoopOptions<Row, A, I>) => {
 
 /** An outcome and its JSON; a result that its own schema cannot write is a failure of the row. */
 const encoder = <A, I>(output: Schema.Schema<A, I>) => {
-  const encode = Schema.encodeEither(Schema.parseJson(Stored(output)))
+  // One schema for each side, as their union tries the other first.
+  const failed = Schema.encodeEither(Schema.parseJson(Failure.Failure))
+  const ended = Schema.encodeEither(Schema.parseJson(AgentResult(output)))
   return (outcome: Outcome<A>): readonly [Outcome<A>, string] => {
-    const json = encode(Either.merge(outcome))
+    const json = Either.isLeft(outcome) ? failed(outcome.left) : ended(outcome.right)
     if (Either.isRight(json)) return [outcome, json.right]
     const failure = Failure.fromUnknown(json.left)
     return [Either.left(failure), JSON.stringify(failure)]

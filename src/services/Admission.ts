@@ -93,7 +93,14 @@ const oldestFirst = Order.mapInput(
  * @since 0.1.0
  */
 export const start = (from: Start): State => ({
-  ...from,
+  // Not a spread: what is started from is a whole book, and each transition copies the state.
+  cap: from.cap,
+  maxCalls: from.maxCalls,
+  maxConcurrency: from.maxConcurrency,
+  spent: from.spent,
+  uncertain: from.uncertain,
+  held: from.held,
+  calls: from.calls,
   inFlight: 0,
   paused: false,
   cooling: false,

@@ -11,7 +11,7 @@
  *
  * @since 0.1.0
  */
-import { createHash } from "node:crypto"
+import { hash } from "node:crypto"
 import { Either } from "effect"
 import { UnsupportedValue } from "./Errors.ts"
 
@@ -50,7 +50,7 @@ export const idempotencyKey = (...parts: ReadonlyArray<unknown>): Either.Either<
  *
  * @since 0.1.0
  */
-export const sha256 = (text: string): string => createHash("sha256").update(text).digest("hex")
+export const sha256 = (text: string): string => hash("sha256", text, "hex")
 
 const byCodeUnit = (a: string, b: string) => (a < b ? -1 : a > b ? 1 : 0)
 const refuse = (path: string, message: string): never => {

@@ -110,7 +110,6 @@ export const make = ({ book, fence, graceMs, journal }: MeterOptions): Meter => 
   const hold = (call: Call, at: number): Effect.Effect<HoldRecord, RunStopped | StorageError> => {
     nextCall++
     const record: HoldRecord = {
-      ...fence,
       n: nextCall,
       seq: call.seq,
       epoch: call.epoch,
@@ -120,7 +119,8 @@ export const make = ({ book, fence, graceMs, journal }: MeterOptions): Meter => 
       model: call.model,
       amount: call.amount,
       price: priceText(call.price),
-      at
+      at,
+      ...fence
     }
     return Effect.flatMap(
       Effect.tapError(journal.commit({ _tag: "Hold", hold: record }), (error) =>
@@ -143,7 +143,7 @@ export const make = ({ book, fence, graceMs, journal }: MeterOptions): Meter => 
     switch (end._tag) {
       case "settled": {
         const cost = Price.cost(price, end.usage)
-        journal.append({ _tag: "Settle", hold: record, close: { ...end, cost, at } })
+        journal.append({ _tag: "Settle", hold: record, close: { cost, at, ...end } })
         if (cost > amount) stop(breach(cost, amount))
         dispatch({ _tag: "Settled", amount, cost })
         return cost
@@ -159,20 +159,18 @@ export const make = ({ book, fence, graceMs, journal }: MeterOptions): Meter => 
     }
   }
 
-  const call: Meter["call"] = (ask, send) =>
-    Effect.uninterruptibleMask((restore) =>
-      Effect.gen(function* () {
-        const granted = yield* restore(admit({ id: nextTicket++, seq: ask.seq, amount: ask.amount }))
-        if (!granted) return yield* denied
-        const record = yield* hold(ask, yield* Clock.currentTimeMillis)
-        const flight = yield* fly(send)
-        const landed = yield* Effect.exit(restore(Fiber.await(flight.fiber)))
-        const exit = Exit.isSuccess(landed) ? landed.value : yield* land(flight.fiber, graceMs)
-        const cost = close(record, ask.price, endOf(exit, flight.sent()), yield* Clock.currentTimeMillis)
-        const answer = yield* exit
-        return { answer, cost }
-      })
-    )
+  const metered = Effect.fnUntraced(function* (restore: Restore, ask: Call, send: Effect.Effect<ChatAnswer, LLMError>) {
+    const granted = yield* restore(admit({ id: nextTicket++, seq: ask.seq, amount: ask.amount }))
+    if (!granted) return yield* denied
+    const record = yield* hold(ask, yield* Clock.currentTimeMillis)
+    const flight = yield* fly(send)
+    const landed = yield* Effect.exit(restore(Fiber.await(flight.fiber)))
+    const exit = Exit.isSuccess(landed) ? landed.value : yield* land(flight.fiber, graceMs)
+    const cost = close(record, ask.price, endOf(exit, flight.sent()), yield* Clock.currentTimeMillis)
+    const answer = yield* exit
+    return { answer, cost }
+  })
+  const call: Meter["call"] = (ask, send) => Effect.uninterruptibleMask((restore) => metered(restore, ask, send))
 
   return {
     fence,
@@ -215,6 +213,8 @@ const land = (fiber: Fiber.Fiber<ChatAnswer, LLMError>, graceMs: number) =>
         Option.match({ onNone: () => Fiber.interrupt(fiber), onSome: Effect.succeed })
       )
   )
+
+type Restore = <A, E, R>(effect: Effect.Effect<A, E, R>) => Effect.Effect<A, E, R>
 
 /** How a call ended, for the book. */
 type End =
