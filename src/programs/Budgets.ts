@@ -52,7 +52,7 @@ export const within =
           fresh: { runId, job: "within", scope: runId, status: "running", source: "{}", createdAt: now, chunkSize: 1 },
           limits: yield* Budget.make(options).limits
         })
-        const meter = Meter.make({ journal, book, fence, graceMs: options.graceMs ?? 10_000 })
+        const meter = Meter.make({ journal, book, fence })
         const health = CircuitBreaker.of(llm)
         const leave = health.listen({
           provider: (provider) => meter.dispatch({ _tag: "Provider", provider }),
@@ -72,8 +72,9 @@ export const within =
           reused: new Map(),
           spans: false
         })
+        const metered = Effect.provideService(program, Invoker.Invoker, invoker)
         return yield* Effect.ensuring(
-          Effect.provideService(program, Invoker.Invoker, invoker),
+          Meter.drained(meter, options.graceMs ?? 10_000, metered),
           Effect.ignore(journal.flush)
         )
       })

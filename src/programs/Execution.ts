@@ -89,7 +89,7 @@ export const begin = <Row, A, I>(
       },
       limits: { ...limits, settings: options.settings }
     })
-    const meter = Meter.make({ journal, book, fence, graceMs: options.graceMs ?? 10_000 })
+    const meter = Meter.make({ journal, book, fence })
     budget.report(meter.state)
     const counts: Counts = { ...book, loading: book.status === "loading" }
     return { job, options, journal, store, checkpointer, llm, prices, fence, meter, now, book, counts }
@@ -195,8 +195,9 @@ const batch = <Row, A, I>(
       publish({ _tag: "Started", runId: book.runId, rows: book.rows, ended })
       if (book.status !== "done" || ended < book.rows) {
         const feed = RowLoop.storeFeed(live.store)
-        yield* Effect.onInterrupt(work(live, book, reused, feed, publish), () => Effect.ignore(suspendNow(live, feed)))
-        yield* finish(live, feed)
+        const whole = Effect.zipRight(work(live, book, reused, feed, publish), finish(live, feed))
+        const kept = Effect.onInterrupt(whole, () => Effect.ignore(suspendNow(live, feed)))
+        yield* Meter.drained(live.meter, live.options.graceMs ?? 10_000, kept)
       }
       return yield* batchResult(live)
     })
@@ -309,7 +310,7 @@ const suspendAs = <Row, A, I>({ fence, job, journal }: Live<Row, A, I>, reason: 
 const suspendNow = <Row, A, I>(live: Live<Row, A, I>, feed: RowLoop.StoreFeed) =>
   Effect.suspend(() => {
     feed.flush()
-    return suspendAs(live, { kind: "operator", message: "interrupted; calls in flight were let finish" })
+    return suspendAs(live, { kind: "operator", message: "interrupted; calls in flight were abandoned" })
   })
 
 /** The batch in the shape of a workflow's result: one output a chunk, with `collect`; one step for the manifest and one for each chunk. */

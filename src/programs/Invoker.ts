@@ -177,7 +177,8 @@ export const make = (options: InvokerOptions): InvokerShape => {
         before.answers.delete(hash)
         return paid
       }
-      return yield* remembered(hash, turn.seq, insist(request, hash, turn, before?.calls ?? 0))
+      const own = insist(request, hash, turn, before?.calls ?? 0)
+      return yield* options.memo > 0 ? remembered(hash, turn.seq, own) : own
     })
   }
 }

@@ -42,9 +42,7 @@ export interface Meter {
   readonly stopped: Effect.Effect<StopReason>
   /** Brackets the work on one row, see {@link Event}. */
   readonly row: <A, E, R>(seq: number, work: Effect.Effect<A, E, R>) => Effect.Effect<A, E, R>
-  /**
-   * Sends under a permit and a durable hold. Interrupted while in flight, it lets the call finish and settle for up to `graceMs`, then aborts it.
-   */
+  /** Sends under a permit and a durable hold. Interrupted while in flight, the call is aborted and stays uncertain; see {@link drained}. */
   readonly call: (
     call: Call,
     send: Effect.Effect<ChatAnswer, LLMError>
@@ -56,7 +54,6 @@ export interface MeterOptions {
   readonly journal: JournalShape
   readonly book: Book
   readonly fence: Fence
-  readonly graceMs: number
 }
 
 /**
@@ -64,7 +61,7 @@ export interface MeterOptions {
  *
  * @since 0.1.0
  */
-export const make = ({ book, fence, graceMs, journal }: MeterOptions): Meter => {
+export const make = ({ book, fence, journal }: MeterOptions): Meter => {
   let state = start(book)
   let nextTicket = 0
   let nextCall = 0
@@ -163,10 +160,13 @@ export const make = ({ book, fence, graceMs, journal }: MeterOptions): Meter => 
     const granted = yield* restore(admit({ id: nextTicket++, seq: ask.seq, amount: ask.amount }))
     if (!granted) return yield* denied
     const record = yield* hold(ask, yield* Clock.currentTimeMillis)
-    const flight = yield* fly(send)
-    const landed = yield* Effect.exit(restore(Fiber.await(flight.fiber)))
-    const exit = Exit.isSuccess(landed) ? landed.value : yield* land(flight.fiber, graceMs)
-    const cost = close(record, ask.price, endOf(exit, flight.sent()), yield* Clock.currentTimeMillis)
+    let sent = false
+    const sending = Effect.suspend(() => {
+      sent = true
+      return send
+    })
+    const exit = yield* Effect.exit(restore(sending))
+    const cost = close(record, ask.price, endOf(exit, sent), yield* Clock.currentTimeMillis)
     const answer = yield* exit
     return { answer, cost }
   })
@@ -192,26 +192,23 @@ export const make = ({ book, fence, graceMs, journal }: MeterOptions): Meter => 
   }
 }
 
-/** The call runs in a fiber of its own, so that an interruption of the row does not abort it at once. */
-const fly = (send: Effect.Effect<ChatAnswer, LLMError>) =>
-  Effect.suspend(() => {
-    let sent = false
-    const sending = Effect.suspend(() => {
-      sent = true
-      return send
+/**
+ * Runs work on a meter so that an interruption drains it: the run stops, calls in flight finish and settle, rows not started stay pending. After `graceMs`
+ * milliseconds what is still under way is aborted. The work gets a fiber of its own, once a run and not once a call: that would cost as much as the rest.
+ *
+ * @since 0.1.0
+ */
+export const drained = <A, E, R>(meter: Meter, graceMs: number, work: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
+  Effect.uninterruptibleMask((restore) =>
+    Effect.gen(function* () {
+      const fiber = yield* Effect.forkDaemon(Effect.interruptible(work))
+      const waited = yield* Effect.exit(restore(Fiber.await(fiber)))
+      if (Exit.isSuccess(waited)) return yield* waited.value
+      meter.stop({ kind: "operator", message: "interrupted; calls in flight were let finish" })
+      const grace = yield* Effect.forkDaemon(Effect.interruptible(Effect.timeoutOption(Fiber.await(fiber), graceMs)))
+      if (Option.isNone(yield* Fiber.join(grace))) yield* Fiber.interrupt(fiber)
+      return yield* Effect.interrupt
     })
-    return Effect.map(Effect.forkDaemon(Effect.interruptible(sending)), (fiber) => ({ fiber, sent: () => sent }))
-  })
-
-/** Lets a call in flight finish, at most `graceMs` milliseconds, then aborts it. */
-const land = (fiber: Fiber.Fiber<ChatAnswer, LLMError>, graceMs: number) =>
-  Effect.flatMap(
-    Effect.forkDaemon(Effect.interruptible(Effect.timeoutOption(Fiber.await(fiber), graceMs))),
-    (waiting) =>
-      Effect.flatMap(
-        Fiber.join(waiting),
-        Option.match({ onNone: () => Fiber.interrupt(fiber), onSome: Effect.succeed })
-      )
   )
 
 type Restore = <A, E, R>(effect: Effect.Effect<A, E, R>) => Effect.Effect<A, E, R>
