@@ -56,5 +56,5 @@ export const simulated = LLMSimulated.layer({
   latencyMs: { p50: 30, p99: 90 },
   rate429: 0.002,
   rate5xx: 0.001,
-  rateBadJson: 0.005
+  rateBadJson: 0.002
 })

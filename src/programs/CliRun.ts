@@ -3,7 +3,7 @@
  *
  * @since 0.1.0
  */
-import { Clock, Console, Effect, type Either, Layer, Option, Schedule, Schema, Stream } from "effect"
+import { Clock, Console, Effect, Either, Layer, Option, Schedule, Schema, Stream } from "effect"
 import { write } from "../layers/Export.ts"
 import * as LLMSimulated from "../layers/LLMSimulated.ts"
 import * as Rows from "../layers/Rows.ts"
@@ -103,29 +103,48 @@ const sourceOf = ({
 
 const run = (job: Job<unknown, unknown>, options: CliRunOptions) =>
   Effect.gen(function* () {
-    const started = yield* Clock.currentTimeMillis
-    const { graceMs, onDrift, retry, settings } = options
-    const handle = yield* Enrichment.start(job, {
-      runId: options.runId,
-      onDrift,
-      graceMs,
-      settings: Schema.encodeSync(SettingsJson)(settings),
-      ...(retry === undefined ? {} : { retry })
-    })
-    yield* Console.error(`run ${handle.runId} · database ${options.db}`)
-    const result = yield* Effect.onInterrupt(showing(handle), () => draining(handle))
-    const out = settings.out ?? `${handle.runId}.csv`
-    yield* exportRun(job, handle.runId, out)
-    yield* Console.log(summary(result, (yield* Clock.currentTimeMillis) - started, out, options.db))
+    const { db, graceMs, onDrift, retry, settings } = options
+    const begun = yield* Clock.currentTimeMillis
+    let runId = options.runId
+    const ran = Effect.scoped(
+      Effect.gen(function* () {
+        const handle = yield* Enrichment.start(job, {
+          runId,
+          onDrift,
+          graceMs,
+          settings: yield* Effect.orDie(Schema.encode(SettingsJson)(settings)),
+          ...(retry === undefined ? {} : { retry })
+        })
+        runId = handle.runId
+        yield* Console.error(`run ${runId} · database ${db}`)
+        return yield* Effect.onInterrupt(showing(handle), () => draining(handle))
+      })
+    )
+    const result = yield* Effect.onInterrupt(ran, () => (runId === undefined ? Effect.void : stopped(runId, db)))
+    const out = settings.out ?? `${result.runId}.csv`
+    yield* exportRun(job, result.runId, out)
+    yield* Console.log(summary(result, (yield* Clock.currentTimeMillis) - begun, out, db))
     return ExitCode.ofResult(result)
-  }).pipe(Effect.scoped)
+  })
 
 const draining = (handle: Enrichment.Handle<unknown>) =>
-  Effect.flatMap(handle.progress, ({ runId, working }) =>
+  Effect.flatMap(handle.progress, ({ working }) =>
     Console.error(
-      `\nstopping: ${working} ${working === 1 ? "call" : "calls"} in flight may finish first; a second signal abandons them\nresume with: longhaul resume ${runId}`
+      `\nstopping: ${working} ${working === 1 ? "call" : "calls"} in flight may finish first; a second signal abandons them`
     )
   )
+
+/** After the drain: where the run stands, and how to go on. */
+const stopped = (runId: string, db: string) =>
+  Effect.flatMap(Effect.either(Enrichment.status(runId)), (totals) => {
+    const { count, money } = ProgressLine
+    const where = Either.match(totals, {
+      onLeft: () => "",
+      onRight: ({ done, failed, partial, pending, spent }) =>
+        `stopped: ${count(done + partial + failed)} done, ${count(pending)} pending, ${money(spent)} spent; everything is saved\n`
+    })
+    return Console.error(`${where}resume with: longhaul resume ${runId} --db ${db}`)
+  })
 
 /** Shows progress until the run ends. On a terminal one line, redrawn; on a pipe a line every few seconds. */
 const showing = (handle: Enrichment.Handle<unknown>) =>
@@ -135,8 +154,9 @@ const showing = (handle: Enrichment.Handle<unknown>) =>
     const draw = Effect.gen(function* () {
       const snapshot = yield* handle.progress
       const rate = ProgressLine.rate(begun, markOf(yield* Clock.currentTimeMillis, snapshot))
-      const line = ProgressLine.render(snapshot, rate)
-      process.stderr.write(tty ? `\r\u001b[2K${line.slice(0, (process.stderr.columns ?? 80) - 1)}` : `${line}\n`)
+      const width = tty ? (process.stderr.columns ?? 80) - 1 : undefined
+      const line = ProgressLine.render(snapshot, rate, width)
+      process.stderr.write(tty ? `\r\u001b[2K${line}` : `${line}\n`)
     })
     const ticking = Effect.repeat(Effect.delay(draw, tty ? 250 : 5_000), Schedule.forever)
     const result = yield* Effect.raceFirst(handle.await, ticking).pipe(Effect.flatMap(() => handle.await))
@@ -169,7 +189,7 @@ const summary = (result: Enrichment.RunResult<unknown>, ms: number, out: string,
   const { count, money } = ProgressLine
   const lines = [
     result.stopReason === "complete"
-      ? `done: ${count(rows)} rows in ${duration(ms)}`
+      ? `done: ${count(rows)} rows${sessionOf(result.thisProcess.rows, rows, ms)}`
       : `suspended: ${reason?.message ?? "stopped"}; ${count(pending)} of ${count(rows)} rows are pending`,
     `rows: ${count(done)} done, ${count(partial)} partial, ${count(failed)} failed, ${count(pending)} pending`,
     `spent ${money(spent)}${cap === null ? "" : ` of ${money(cap)}`}${uncertain > 0 ? ` · ${money(uncertain)} uncertain` : ""} · ${count(calls)} calls`,
@@ -181,6 +201,12 @@ const summary = (result: Enrichment.RunResult<unknown>, ms: number, out: string,
   else if (failed + partial > 0) lines.push(`next: longhaul failures ${runId} --db ${db}`)
   else lines.push(`next: longhaul status ${runId} --db ${db}`)
   return lines.join("\n")
+}
+
+/** What this call of the command did of it. */
+const sessionOf = (now: number, rows: number, ms: number): string => {
+  if (now === 0) return ", nothing was left to do"
+  return now === rows ? ` in ${duration(ms)}` : `, ${ProgressLine.count(now)} of them now, in ${duration(ms)}`
 }
 
 const duration = (ms: number): string =>

@@ -20,7 +20,7 @@
  *
  * @since 0.1.0
  */
-import { Deferred, Effect, Fiber, type Option, Queue, type Scope, Stream } from "effect"
+import { Deferred, Effect, Fiber, type Option, PubSub, type Scope, Stream } from "effect"
 import type { Budget } from "../services/Budget.ts"
 import type { Checkpointer } from "../services/Checkpointer.ts"
 import type { CircuitOpen, InputError, RunRefused, StopReason, StorageError } from "../services/Errors.ts"
@@ -29,7 +29,7 @@ import type { LLM } from "../services/LLM.ts"
 import type { Outcome } from "../services/Outcome.ts"
 import type { Store } from "../services/Store.ts"
 import type { Usd } from "../services/Usd.ts"
-import { begin, execute, snapshotOf } from "./Execution.ts"
+import { begin, execute, type Live, snapshotOf } from "./Execution.ts"
 import type { Job } from "./Job.ts"
 import * as Report from "./Report.ts"
 import type * as RowLoop from "./RowLoop.ts"
@@ -151,7 +151,7 @@ export const resume = <Row, A, I>(
 ): Effect.Effect<RunResult<A>, RunError, Services> => Effect.zipRight(Report.bookOf(options.runId), run(job, options))
 
 /**
- * The run as a stream of events; running the stream runs the job.
+ * The run as a stream of events, from `Started` to `Finished`; running the stream runs the job.
  *
  * @since 0.1.0
  */
@@ -160,9 +160,14 @@ export const events = <Row, A, I>(
   options: RunOptions = {}
 ): Stream.Stream<RunEvent<A>, RunError, Services> =>
   Stream.unwrapScoped(
-    Effect.map(start(job, options), (handle) =>
-      Stream.concat(handle.events, Stream.drain(Stream.fromEffect(handle.await)))
-    )
+    Effect.gen(function* () {
+      const live = yield* begin(job, options)
+      const bus = yield* PubSub.sliding<RunEvent<A>>(BUFFER)
+      // Subscribed before the run begins, so that nothing is missed.
+      const all = yield* Stream.fromPubSub(bus, { scoped: true })
+      const { fiber, failed } = yield* launch(live, bus)
+      return Stream.concat(untilEnd(all, failed), Stream.drain(Stream.fromEffect(Fiber.join(fiber))))
+    })
   )
 
 /**
@@ -176,21 +181,32 @@ export const start = <Row, A, I>(
 ): Effect.Effect<Handle<A>, RunError, Services | Scope.Scope> =>
   Effect.gen(function* () {
     const live = yield* begin(job, options)
-    const queue = yield* Queue.sliding<RunEvent<A>>(4_096)
-    const failed = yield* Deferred.make<void>()
-    const running = Effect.onError(
-      execute(live, (event) => void queue.unsafeOffer(event)),
-      () => Deferred.succeed(failed, undefined)
-    )
-    const fiber = yield* Effect.forkScoped(running)
+    const bus = yield* PubSub.sliding<RunEvent<A>>(BUFFER)
+    const { failed, fiber } = yield* launch(live, bus)
     return {
       runId: live.fence.runId,
       progress: Effect.sync(() => snapshotOf(live)),
-      events: Stream.fromQueue(queue).pipe(
-        Stream.takeUntil((event) => event._tag === "Finished"),
-        Stream.interruptWhenDeferred(failed)
-      ),
+      events: untilEnd(Stream.fromPubSub(bus), failed),
       stop: Effect.sync(() => live.meter.stop({ kind: "operator", message: "asked to stop" })),
       await: Fiber.join(fiber)
     }
   })
+
+/** Events that a slow reader may be behind; without a reader none is kept. */
+const BUFFER = 4_096
+
+const launch = <Row, A, I>(live: Live<Row, A, I>, bus: PubSub.PubSub<RunEvent<A>>) =>
+  Effect.gen(function* () {
+    const failed = yield* Deferred.make<void>()
+    const running = Effect.onError(
+      execute(live, (event) => void bus.unsafeOffer(event)),
+      () => Deferred.succeed(failed, undefined)
+    )
+    return { failed, fiber: yield* Effect.forkScoped(running) }
+  })
+
+const untilEnd = <A>(all: Stream.Stream<RunEvent<A>>, failed: Deferred.Deferred<void>) =>
+  all.pipe(
+    Stream.takeUntil((event) => event._tag === "Finished"),
+    Stream.interruptWhenDeferred(failed)
+  )

@@ -4,7 +4,7 @@
  *
  * @since 0.1.0
  */
-import { Context, Deferred, Effect, Either, FiberId, Option, Schedule, Schema } from "effect"
+import { Cause, Context, Deferred, Effect, Either, Exit, FiberId, Option, Schedule, Schema } from "effect"
 import type { CallRecord } from "../services/Book.ts"
 import type { Health } from "../services/CircuitBreaker.ts"
 import { LLMError, RunStopped, type StopReason, type StorageError } from "../services/Errors.ts"
@@ -92,21 +92,20 @@ export const make = (options: InvokerOptions): InvokerShape => {
       : llm.generate(request)
 
   /** The run and the provider's health hear how a call ended before its permit and its money go to the next one. */
-  const send = (request: ChatRequest) =>
-    Effect.uninterruptibleMask((restore) =>
-      Effect.tapBoth(restore(physical(request)), {
-        onFailure: (error) =>
-          error.scope === "run" ? Effect.sync(() => meter.stop(providerStop(error))) : health.failed(error),
-        onSuccess: (answer) => (isEmpty(answer) ? health.failed(empty) : health.succeeded)
-      })
-    )
+  const heard = (exit: Exit.Exit<ChatAnswer, LLMError>): Effect.Effect<void> => {
+    if (Exit.isSuccess(exit)) return isEmpty(exit.value) ? health.failed(empty) : health.succeeded
+    const error = Option.getOrUndefined(Cause.failureOption(exit.cause))
+    if (error === undefined) return Effect.void
+    return error.scope === "run" ? Effect.sync(() => meter.stop(providerStop(error))) : health.failed(error)
+  }
 
   /** One physical call; an empty answer fails here, after it was settled, so that it is tried again. */
   const once = (request: ChatRequest, hash: string, turn: Turn, attempt: number, price: Price.PriceRow) =>
     Effect.flatMap(
       meter.call(
         { attempt, request: hash, model: request.model, amount: Price.hold(price, request), price, ...turn },
-        send(request)
+        physical(request),
+        heard
       ),
       ({ answer, cost }): Effect.Effect<Reply, LLMError> => {
         const usage = cost === null || answer.usage === undefined ? Usage.zero : Usage.make({ ...answer.usage, cost })

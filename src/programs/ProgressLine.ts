@@ -3,7 +3,7 @@
  *
  * @since 0.1.0
  */
-import { Usd } from "../services/Usd.ts"
+import type { Usd } from "../services/Usd.ts"
 import type { Snapshot } from "./Enrichment.ts"
 
 /** Rows ended at a time, in milliseconds. @since 0.1.0 */
@@ -21,27 +21,38 @@ export const rate = (from: Mark, to: Mark): number =>
   to.at > from.at ? Math.max(0, ((to.ended - from.ended) * 1000) / (to.at - from.at)) : 0
 
 /**
- * `2,347 / 10,000 done · $12.30 spent · 8 workers active · est. 18 min remaining · 7.1 rows/s`; failed, partial and uncertain only where there are any.
+ * `2,347 / 10,000 done · $12.30 spent · 8 workers active · est. 18 min remaining · 7.1 rows/s`; failed, partial and uncertain only where there are any. What the run
+ * waits for comes first. Above `width` characters the words get shorter, the rate goes, and then
+ * whole parts from the end.
  *
  * @since 0.1.0
  */
-export const render = (snapshot: Snapshot, rowsPerSecond: number): string => {
+export const render = (snapshot: Snapshot, rowsPerSecond: number, width = Number.POSITIVE_INFINITY): string => {
+  if (snapshot.phase === "loading") return "loading rows"
+  const long = partsOf(snapshot, rowsPerSecond, true).join(" · ")
+  if (long.length <= width) return long
+  const short = partsOf(snapshot, rowsPerSecond, false)
+  const fitting = short.filter((_, i) => short.slice(0, i + 1).join(" · ").length <= width)
+  return fitting.join(" · ")
+}
+
+const partsOf = (snapshot: Snapshot, rowsPerSecond: number, long: boolean): ReadonlyArray<string> => {
   const { failed, partial, phase, rows, spent, uncertain, working } = snapshot
-  if (phase === "loading") return "loading rows"
   const ended = snapshot.done + partial + failed
-  const parts = [
+  const workers = working === 1 ? "worker" : "workers"
+  const left = remaining(rows - ended, rowsPerSecond)
+  const rate = rowsPerSecond < 10 ? rowsPerSecond.toFixed(1) : count(Math.round(rowsPerSecond))
+  return [
+    ...(notes[phase] === undefined ? [] : [notes[phase]]),
     `${count(ended)} / ${count(rows)} done`,
     `${money(spent)} spent`,
-    `${working} ${working === 1 ? "worker" : "workers"} active`,
-    remaining(rows - ended, rowsPerSecond),
-    `${rowsPerSecond < 10 ? rowsPerSecond.toFixed(1) : count(Math.round(rowsPerSecond))} rows/s`
+    long ? `${working} ${workers} active` : `${working} active`,
+    long ? `${left.startsWith("nothing") ? "" : "est. "}${left} remaining` : `${left} left`,
+    ...(long ? [`${rate} rows/s`] : []),
+    ...(failed > 0 ? [`${count(failed)} failed`] : []),
+    ...(partial > 0 ? [`${count(partial)} partial`] : []),
+    ...(uncertain > 0 ? [`${money(uncertain)} uncertain`] : [])
   ]
-  if (failed > 0) parts.push(`${count(failed)} failed`)
-  if (partial > 0) parts.push(`${count(partial)} partial`)
-  if (uncertain > 0) parts.push(`${money(uncertain)} uncertain`)
-  const note = notes[phase]
-  if (note !== undefined) parts.push(note)
-  return parts.join(" · ")
 }
 
 const notes: Partial<Record<Snapshot["phase"], string>> = {
@@ -51,14 +62,14 @@ const notes: Partial<Record<Snapshot["phase"], string>> = {
 }
 
 /**
- * Money at a glance: cents, and finer only where cents would hide all of it.
+ * Money at a glance: cents, and below a cent four digits, rounded up so that something never looks like nothing.
  *
  * @since 0.1.0
  */
-export const money = (usd: Usd): string =>
-  usd === 0 || usd >= 10_000_000
-    ? `$${(Math.floor(usd / 10_000_000) / 100).toLocaleString("en-US", cents)}`
-    : Usd.format(usd)
+export const money = (usd: Usd): string => {
+  if (usd === 0 || usd >= 10_000_000) return `$${(Math.floor(usd / 10_000_000) / 100).toLocaleString("en-US", cents)}`
+  return `$${(Math.ceil(usd / 100_000) / 10_000).toFixed(4)}`
+}
 
 const cents = { minimumFractionDigits: 2, maximumFractionDigits: 2 }
 
@@ -70,12 +81,10 @@ const cents = { minimumFractionDigits: 2, maximumFractionDigits: 2 }
 export const count = (n: number): string => n.toLocaleString("en-US")
 
 const remaining = (rows: number, rowsPerSecond: number): string => {
-  if (rows === 0) return "nothing remaining"
-  if (rowsPerSecond <= 0) return "est. – remaining"
+  if (rows === 0) return "nothing"
+  if (rowsPerSecond <= 0) return "–"
   const seconds = Math.ceil(rows / rowsPerSecond)
-  if (seconds < 90) return `est. ${seconds} s remaining`
+  if (seconds < 90) return `${seconds} s`
   const minutes = Math.ceil(seconds / 60)
-  return minutes < 120
-    ? `est. ${minutes} min remaining`
-    : `est. ${Math.floor(minutes / 60)} h ${minutes % 60} min remaining`
+  return minutes < 120 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`
 }

@@ -32,6 +32,9 @@ export interface Paid {
   readonly cost: Usd | null
 }
 
+/** Who learns how a call ended. @since 0.1.0 */
+export type Heard = (exit: Exit.Exit<ChatAnswer, LLMError>) => Effect.Effect<void>
+
 /** @since 0.1.0 */
 export interface Meter {
   readonly fence: Fence
@@ -42,10 +45,11 @@ export interface Meter {
   readonly stopped: Effect.Effect<StopReason>
   /** Brackets the work on one row, see {@link Event}. */
   readonly row: <A, E, R>(seq: number, work: Effect.Effect<A, E, R>) => Effect.Effect<A, E, R>
-  /** Sends under a permit and a durable hold. Interrupted while in flight, the call is aborted and stays uncertain; see {@link drained}. */
+  /** Sends under a permit and a durable hold. Interrupted while in flight, the call is aborted and stays uncertain; see {@link drained}. `heard` learns the end before the hold is closed and the permit goes on. */
   readonly call: (
     call: Call,
-    send: Effect.Effect<ChatAnswer, LLMError>
+    send: Effect.Effect<ChatAnswer, LLMError>,
+    heard: Heard
   ) => Effect.Effect<Paid, LLMError | RunStopped | StorageError>
 }
 
@@ -156,7 +160,12 @@ export const make = ({ book, fence, journal }: MeterOptions): Meter => {
     }
   }
 
-  const metered = Effect.fnUntraced(function* (restore: Restore, ask: Call, send: Effect.Effect<ChatAnswer, LLMError>) {
+  const metered = Effect.fnUntraced(function* (
+    restore: Restore,
+    ask: Call,
+    send: Effect.Effect<ChatAnswer, LLMError>,
+    heard: Heard
+  ) {
     const granted = yield* restore(admit({ id: nextTicket++, seq: ask.seq, amount: ask.amount }))
     if (!granted) return yield* denied
     const record = yield* hold(ask, yield* Clock.currentTimeMillis)
@@ -166,11 +175,13 @@ export const make = ({ book, fence, journal }: MeterOptions): Meter => {
       return send
     })
     const exit = yield* Effect.exit(restore(sending))
+    yield* heard(exit)
     const cost = close(record, ask.price, endOf(exit, sent), yield* Clock.currentTimeMillis)
     const answer = yield* exit
     return { answer, cost }
   })
-  const call: Meter["call"] = (ask, send) => Effect.uninterruptibleMask((restore) => metered(restore, ask, send))
+  const call: Meter["call"] = (ask, send, heard) =>
+    Effect.uninterruptibleMask((restore) => metered(restore, ask, send, heard))
 
   return {
     fence,

@@ -112,7 +112,10 @@ describe("longhaul", () => {
       running.child.kill("SIGTERM")
       const { code, stderr } = await running.ended
       assert.strictEqual(code, 130, stderr)
-      assert.match(stderr, /resume with: longhaul resume many/)
+      assert.match(
+        stderr,
+        /stopped: \d+ done, \d+ pending, \$0\.\d+ spent; everything is saved\nresume with: longhaul resume many --db many\.db/
+      )
       const stopped = JSON.parse((await longhaul(["status", "--json", "--db", "many.db"])).stdout)
       assert.deepInclude(stopped, { status: "suspended", held: 0, uncertain: 0 })
       assert.isAbove(stopped.pending, 0)

@@ -48,6 +48,14 @@ describe("the progress line", () => {
     assert.include(ProgressLine.render(snapshot({ working: 1 }), 1), "1 worker active")
   })
 
+  it("on a narrow terminal the words get shorter, and what went wrong stays", () => {
+    const narrow = snapshot({ done: 2_344, failed: 3, spent: Usd.nano(12_300_000_000), uncertain: Usd.nano(1) })
+    const line = ProgressLine.render(narrow, 7.1, 79)
+    assert.strictEqual(line, "2,347 / 10,000 done · $12.30 spent · 8 active · 18 min left · 3 failed")
+    assert.isAtMost(line.length, 79)
+    assert.match(ProgressLine.render({ ...narrow, phase: "stopping" }, 7.1, 79), /^stopping · 2,347/)
+  })
+
   it("says why it waits", () => {
     assert.include(ProgressLine.render(snapshot({ phase: "cooling" }), 1), "cooling down")
     assert.include(ProgressLine.render(snapshot({ phase: "provider_down" }), 1), "provider down, probing")
