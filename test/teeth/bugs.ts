@@ -178,9 +178,9 @@ export const bugs: ReadonlyArray<Bug> = [
     id: "I19",
     bug: "an interrupted row is recorded as failed",
     file: "src/programs/RowLoop.ts",
-    find: 'if (reason._tag === "Interrupt") return Effect.interrupt',
+    find: "      settle(row, key, exit)\n    )\n",
     replace:
-      'if (reason._tag === "Interrupt")\n      return finish(row, key, Either.left(Failure.fromUnknown("interrupted")), noFacts)',
+      '      settle(row, key, exit)\n    ).pipe(\n      Effect.onInterrupt(() => finish(row, key, Either.left(Failure.fromUnknown("interrupted")), noFacts))\n    )\n',
     test: "test/programs/retry-breaker.test.ts",
     title: "I19: "
   },
