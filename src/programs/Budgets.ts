@@ -52,7 +52,7 @@ export const within =
           fresh: { runId, job: "within", scope: runId, status: "running", source: "{}", createdAt: now, chunkSize: 1 },
           limits: yield* Budget.make(options).limits
         })
-        const meter = Meter.make({ journal, book, fence })
+        const meter = Meter.make({ journal, book, fence, clock: yield* Effect.clock })
         const health = CircuitBreaker.of(llm)
         const leave = health.listen({
           provider: (provider) => meter.dispatch({ _tag: "Provider", provider }),

@@ -6,7 +6,7 @@
  */
 import { readFileSync } from "node:fs"
 import { resolve } from "node:path"
-import { Args, Command, Options, ValidationError } from "@effect/cli"
+import { Args, CliConfig, Command, Options, ValidationError } from "@effect/cli"
 import { Cause, Clock, Config, ConfigProvider, Console, Effect, Either, Option, Schema, Stream } from "effect"
 import * as Sqlite from "../layers/Sqlite.ts"
 import { Checkpointer } from "../services/Checkpointer.ts"
@@ -260,16 +260,19 @@ const exportCommand = Command.make(
   {
     runId: runIdArg,
     db,
+    raw: Options.boolean("raw").pipe(
+      Options.withDescription("Leave text that a spreadsheet would run as a formula as it is")
+    ),
     out: Options.text("out").pipe(Options.withAlias("o"), Options.withDescription("The file: .csv, .tsv or .jsonl"))
   },
-  ({ db, out, runId }) =>
+  ({ db, out, raw, runId }) =>
     withDb(
       db,
       false,
       Effect.gen(function* () {
         const id = yield* chosen(runId)
         const { job } = yield* JobFile.load((yield* settingsOf(id)).job)
-        const rows = yield* CliRun.exportRun(job, id, out)
+        const rows = yield* CliRun.exportRun(job, id, out, raw)
         yield* Console.log(`${count(rows)} rows: ${out}`)
         return ExitCode.DONE
       })
@@ -307,7 +310,8 @@ const chosen = (runId: Option.Option<string>) =>
         const [only] = open.length === 1 ? open : runs.length === 1 ? runs : []
         if (only !== undefined) return Effect.succeed(only.runId)
         const names = (open.length === 0 ? runs : open).map((run) => run.runId).join(", ")
-        const message = runs.length === 0 ? "there is no run in this database" : `which run? ${names}`
+        const which = open.length === 0 ? "no run is unfinished; name one" : "several runs are unfinished; name one"
+        const message = runs.length === 0 ? "there is no run in this database" : `${which}: ${names}`
         return new RunRefused({ reason: "not_found", message })
       })
   })
@@ -395,6 +399,7 @@ export const main = (argv: ReadonlyArray<string>, version: string) =>
       )
     )
   ).pipe(
+    Effect.provide(CliConfig.layer({ showBuiltIns: false })),
     Effect.catchIf(ValidationError.isValidationError, (error) =>
       Effect.sync(() => {
         // The text was printed already; only the code is missing.

@@ -171,17 +171,17 @@ const markOf = (at: number, { done, failed, partial }: Enrichment.Snapshot): Pro
 })
 
 /**
- * Writes a run's rows to a file, in input order, and gives their number.
+ * Writes a run's rows to a file, in input order, and gives their number. Text that a spreadsheet would run as a formula is made safe unless `raw`.
  *
  * @since 0.1.0
  */
-export const exportRun = (job: Job<unknown, unknown>, runId: string, out: string) =>
+export const exportRun = (job: Job<unknown, unknown>, runId: string, out: string, raw = false) =>
   Effect.gen(function* () {
     const rows = Enrichment.results(runId, job.agent.output)
     const first = yield* Stream.runHead(rows)
     const columns = Option.match(first, { onNone: () => [], onSome: ({ record }) => Object.keys(record) })
     const layout = ResultRows.layout(job.agent.output, columns)
-    return yield* write(out, layout.columns, Stream.map(rows, layout.row))
+    return yield* write(out, layout.columns, Stream.map(rows, layout.row), { raw })
   })
 
 const summary = (result: Enrichment.RunResult<unknown>, ms: number, out: string, db: string): string => {

@@ -41,6 +41,7 @@ export interface Live<Row, A, I> {
   readonly prices: ReadonlyArray<Price.PriceRow>
   readonly fence: Fence
   readonly meter: Meter.Meter
+  readonly clock: Clock.Clock
   readonly now: number
   /** The book when this process claimed the run. */
   readonly book: Book
@@ -89,10 +90,11 @@ export const begin = <Row, A, I>(
       },
       limits: { ...limits, settings: options.settings }
     })
-    const meter = Meter.make({ journal, book, fence })
+    const clock = yield* Effect.clock
+    const meter = Meter.make({ journal, book, fence, clock })
     budget.report(meter.state)
     const counts: Counts = { ...book, loading: book.status === "loading" }
-    return { job, options, journal, store, checkpointer, llm, prices, fence, meter, now, book, counts }
+    return { job, options, journal, store, checkpointer, llm, prices, fence, meter, clock, now, book, counts }
   })
 
 const sameKind = (...durable: ReadonlyArray<boolean>): Effect.Effect<void, RunRefused> =>
@@ -235,6 +237,7 @@ const work = <Row, A, I>(
       store,
       feed,
       meter,
+      clock: live.clock,
       fence,
       text: isText(book),
       // A row that backs off leaves its permit to others only if there are others.

@@ -4,7 +4,7 @@
  *
  * @since 0.1.0
  */
-import { Clock, Deferred, Effect, Either, Exit, FiberId, Schema } from "effect"
+import { type Clock, Deferred, Effect, Either, Exit, FiberId, Schema } from "effect"
 import type { Fence, OutcomeFacts, OutcomeRecord, RowRecord } from "../services/Book.ts"
 import type { LLMError, RunStopped, StorageError } from "../services/Errors.ts"
 import * as Failure from "../services/Failure.ts"
@@ -35,6 +35,7 @@ export interface LoopOptions<Row, A, I> {
   readonly store: StoreShape
   readonly feed: StoreFeed
   readonly meter: Meter
+  readonly clock: Clock.Clock
   readonly fence: Fence
   /** Whether the source's cells are text. */
   readonly text: boolean
@@ -182,18 +183,19 @@ const noFacts: OutcomeFacts = { storeHit: false, memoHits: 0, replays: 0, freeRe
 
 /** Appends a row's outcome, the snapshot that falls due with it, and hands the result on to the store. */
 const finisher = <Row, A, I>(options: LoopOptions<Row, A, I>) => {
-  const { fence, job, journal, meter } = options
+  const { clock, fence, job, journal, meter } = options
   const encode = encoder(job.agent.output)
   let ended = options.ended
 
   return (row: RowRecord, key: string, reached: Outcome<A>, facts: OutcomeFacts): Effect.Effect<void> =>
-    Effect.map(Clock.currentTimeMillis, (at) => {
+    Effect.sync(() => {
       const [outcome, value] = encode(reached)
       const { epoch, seq } = row
       const record = { runId: fence.runId, seq, epoch, key, value, ...kindOf(outcome) }
       journal.append({ _tag: "Outcome", fence, outcome: record, facts })
       ended++
       if (ended % job.chunkSize === 0) {
+        const at = clock.unsafeCurrentTimeMillis()
         journal.append({ _tag: "RunSnapshot", fence, status: "RUNNING", keep: job.keep, at })
         options.onSnapshot(ended)
       }

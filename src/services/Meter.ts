@@ -4,7 +4,7 @@
  *
  * @since 0.1.0
  */
-import { Cause, Clock, Deferred, Effect, Exit, Fiber, FiberId, Option } from "effect"
+import { Cause, type Clock, Deferred, Effect, Exit, Fiber, FiberId, Option } from "effect"
 import { type Action, type Event, type State, start, type Ticket, transition } from "./Admission.ts"
 import type { Book, Fence, HoldRecord, Settled } from "./Book.ts"
 import { type LLMError, RunStopped, type StopReason, type StorageError } from "./Errors.ts"
@@ -55,6 +55,7 @@ export interface Meter {
 
 /** @since 0.1.0 */
 export interface MeterOptions {
+  readonly clock: Clock.Clock
   readonly journal: JournalShape
   readonly book: Book
   readonly fence: Fence
@@ -65,7 +66,7 @@ export interface MeterOptions {
  *
  * @since 0.1.0
  */
-export const make = ({ book, fence, journal }: MeterOptions): Meter => {
+export const make = ({ book, clock, fence, journal }: MeterOptions): Meter => {
   let state = start(book)
   let nextTicket = 0
   let nextCall = 0
@@ -123,20 +124,19 @@ export const make = ({ book, fence, journal }: MeterOptions): Meter => {
       at,
       ...fence
     }
-    return Effect.flatMap(
-      Effect.tapError(journal.commit({ _tag: "Hold", hold: record }), (error) =>
-        Effect.sync(() => {
-          dispatch({ _tag: "Released", amount: call.amount, sent: false })
-          stop({ kind: "storage", message: error.message })
-        })
-      ),
-      (verdict): Effect.Effect<HoldRecord, RunStopped> => {
+    return Effect.matchEffect(journal.commit({ _tag: "Hold", hold: record }), {
+      onFailure: (error): Effect.Effect<HoldRecord, RunStopped | StorageError> => {
+        dispatch({ _tag: "Released", amount: call.amount, sent: false })
+        stop({ kind: "storage", message: error.message })
+        return Effect.fail(error)
+      },
+      onSuccess: (verdict): Effect.Effect<HoldRecord, RunStopped | StorageError> => {
         if (verdict._tag === "Ok") return Effect.succeed(record)
         dispatch({ _tag: "Released", amount: call.amount, sent: false })
         stop(refusal(verdict._tag === "Refused" ? verdict.reason : "fenced"))
         return denied
       }
-    )
+    })
   }
 
   const close = (record: HoldRecord, price: Price.PriceRow, end: End, at: number): Usd | null => {
@@ -168,7 +168,7 @@ export const make = ({ book, fence, journal }: MeterOptions): Meter => {
   ) {
     const granted = yield* restore(admit({ id: nextTicket++, seq: ask.seq, amount: ask.amount }))
     if (!granted) return yield* denied
-    const record = yield* hold(ask, yield* Clock.currentTimeMillis)
+    const record = yield* hold(ask, clock.unsafeCurrentTimeMillis())
     let sent = false
     const sending = Effect.suspend(() => {
       sent = true
@@ -176,7 +176,7 @@ export const make = ({ book, fence, journal }: MeterOptions): Meter => {
     })
     const exit = yield* Effect.exit(restore(sending))
     yield* heard(exit)
-    const cost = close(record, ask.price, endOf(exit, sent), yield* Clock.currentTimeMillis)
+    const cost = close(record, ask.price, endOf(exit, sent), clock.unsafeCurrentTimeMillis())
     const answer = yield* exit
     return { answer, cost }
   })
