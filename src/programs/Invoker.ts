@@ -104,7 +104,7 @@ export const make = (options: InvokerOptions): InvokerShape => {
     Effect.flatMap(
       meter.call(
         { attempt, request: hash, model: request.model, amount: Price.hold(price, request), price, ...turn },
-        physical(request),
+        () => physical(request),
         heard
       ),
       ({ answer, cost }): Effect.Effect<Reply, LLMError> => {

@@ -45,10 +45,13 @@ export interface Meter {
   readonly stopped: Effect.Effect<StopReason>
   /** Brackets the work on one row, see {@link Event}. */
   readonly row: <A, E, R>(seq: number, work: Effect.Effect<A, E, R>) => Effect.Effect<A, E, R>
-  /** Sends under a permit and a durable hold. Interrupted while in flight, the call is aborted and stays uncertain; see {@link drained}. `heard` learns the end before the hold is closed and the permit goes on. */
+  /**
+   * Sends under a permit and a durable hold; `send` is not even called before, as a provider may begin its request when it is called. `heard` learns the end before
+   * the hold is closed and the permit goes on. Interrupted while in flight, the call is aborted and stays uncertain; see {@link drained}.
+   */
   readonly call: (
     call: Call,
-    send: Effect.Effect<ChatAnswer, LLMError>,
+    send: () => Effect.Effect<ChatAnswer, LLMError>,
     heard: Heard
   ) => Effect.Effect<Paid, LLMError | RunStopped | StorageError>
 }
@@ -163,7 +166,7 @@ export const make = ({ book, clock, fence, journal }: MeterOptions): Meter => {
   const metered = Effect.fnUntraced(function* (
     restore: Restore,
     ask: Call,
-    send: Effect.Effect<ChatAnswer, LLMError>,
+    send: () => Effect.Effect<ChatAnswer, LLMError>,
     heard: Heard
   ) {
     const granted = yield* restore(admit({ id: nextTicket++, seq: ask.seq, amount: ask.amount }))
@@ -172,7 +175,7 @@ export const make = ({ book, clock, fence, journal }: MeterOptions): Meter => {
     let sent = false
     const sending = Effect.suspend(() => {
       sent = true
-      return send
+      return send()
     })
     const exit = yield* Effect.exit(restore(sending))
     yield* heard(exit)

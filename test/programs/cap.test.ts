@@ -2,7 +2,7 @@ import { mkdtempSync, rmSync } from "node:fs"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
 import { assert, describe, it } from "@effect/vitest"
-import { Cause, Chunk, Effect, Exit, Option, Stream } from "effect"
+import { Cause, Chunk, Effect, Exit, Layer, Option, Stream } from "effect"
 import * as fc from "fast-check"
 import { vi } from "vitest"
 import * as Memory from "../../src/layers/Memory.ts"
@@ -10,6 +10,7 @@ import * as Sqlite from "../../src/layers/Sqlite.ts"
 import * as Budget from "../../src/programs/Budgets.ts"
 import * as Enrichment from "../../src/programs/Enrichment.ts"
 import { RunRefused } from "../../src/services/Errors.ts"
+import * as LLM from "../../src/services/LLM.ts"
 import * as Price from "../../src/services/Price.ts"
 import { assertIncludes } from "../support/assertIncludes.ts"
 import { idOf, jobOf, type Row, rowsOf, type ScriptedJobOptions } from "../support/scriptedJob.ts"
@@ -325,5 +326,26 @@ describe("The cap", () => {
       assert.strictEqual(llm.counts.calls, 7)
       assertIncludes(yield* run(llm, job, { maxCalls: 100 }), { status: "done", done: 20, calls: 21 })
     }).pipe(Effect.provide(Memory.layer))
+  )
+
+  it.effect(
+    "I10: a provider is not even called before its hold stands, as it may begin its request when it is called",
+    () =>
+      Effect.gen(function* () {
+        let called = 0
+        const eager = Layer.succeed(LLM.LLM, {
+          provider: "eager",
+          generate: ({ model }) => {
+            called++
+            return Effect.succeed(LLM.answer({ text: '{"summary":"fine"}', model, usage: tokens(1, 1) }))
+          }
+        })
+        const job = jobOf({ rows: varied(40) })
+        const result = yield* Enrichment.run(job, { runId }).pipe(
+          Effect.provide([Budget.layer({ maxCostUsd: 1, maxCalls: 7 }), eager, prices])
+        )
+        assert.strictEqual(result.calls, 7)
+        assert.strictEqual(called, 7)
+      }).pipe(Effect.provide(Memory.layer))
   )
 })

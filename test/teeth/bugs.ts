@@ -273,5 +273,14 @@ export const bugs: ReadonlyArray<Bug> = [
     replace: "",
     test: "test/programs/cap.test.ts",
     title: "above its hold"
+  },
+  {
+    id: "I10",
+    bug: "the provider is called before the hold",
+    file: "src/programs/Invoker.ts",
+    find: "        () => physical(request),\n",
+    replace: "        ((early) => () => early)(physical(request)),\n",
+    test: "test/programs/cap.test.ts",
+    title: "I10: a provider is not even called before its hold stands"
   }
 ]
