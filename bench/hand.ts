@@ -4,6 +4,7 @@
  */
 import { createHash } from "node:crypto"
 import Database from "better-sqlite3"
+import pLimit from "p-limit"
 import {
   type Answer,
   type Enriched,
@@ -110,27 +111,10 @@ const timed = async (work: () => Promise<unknown>): Promise<Took> => {
   return took()
 }
 
-/** As p-limit does it: the first in the queue starts when one ends. */
-const limiter = (concurrency: number) => {
-  const queue: Array<() => void> = []
-  let active = 0
-  return async <A>(work: () => Promise<A>): Promise<A> => {
-    if (active >= concurrency) await new Promise<void>((resolve) => queue.push(resolve))
-    else active++
-    try {
-      return await work()
-    } finally {
-      const next = queue.shift()
-      if (next === undefined) active--
-      else next()
-    }
-  }
-}
-
 /** The naive loop: no hold before a call, one commit a row. A crash forgets what the calls in flight cost; two processes overspend. */
 export const naive = async ({ concurrency, file, provider, synchronous }: HandOptions): Promise<Took> => {
   const db = open(file, synchronous)
-  const limit = limiter(concurrency)
+  const limit = pLimit(concurrency)
   const outcome = insertInto(db, "outcome", OUTCOME)
   let ended = 0
   const one = async (row: Row) => {
