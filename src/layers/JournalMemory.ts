@@ -32,6 +32,8 @@ interface Tables {
   readonly values: Map<string, string>
 }
 
+let made = 0
+
 /**
  * A fresh memory driver.
  *
@@ -51,7 +53,7 @@ export const makeDriver = (): Driver => {
   }
   return {
     durable: false,
-    location: "memory",
+    location: `memory #${++made}`,
     reads: reads(tables),
     transact: (needs, decide) => Effect.sync(() => apply(tables, decide(factsOf(tables, needs))))
   }

@@ -44,6 +44,8 @@ export interface Dialect {
   readonly location: string
   readonly begin: string
   readonly toStorageError: (error: SqlError) => StorageError
+  /** Tries again what failed only because another process holds the database. */
+  readonly patiently: <A>(use: Effect.Effect<A, StorageError>) => Effect.Effect<A, StorageError>
 }
 
 /**
@@ -56,7 +58,9 @@ export const makeDriver = (dialect: Dialect): Effect.Effect<Driver, StorageError
     const client = (yield* SqlClient.SqlClient).withoutTransforms()
     yield* migrate(dialect)
     const connected = <A>(use: (connection: Connection) => Effect.Effect<A, SqlError>) =>
-      Effect.scoped(Effect.flatMap(client.reserve, use)).pipe(Effect.mapError(dialect.toStorageError))
+      dialect.patiently(
+        Effect.scoped(Effect.flatMap(client.reserve, use)).pipe(Effect.mapError(dialect.toStorageError))
+      )
     const transact = (needs: Needs, decide: (facts: Facts) => Writes) =>
       connected((db) =>
         Effect.uninterruptible(

@@ -26,7 +26,7 @@ import {
 } from "effect"
 import * as Checkpointer from "../services/Checkpointer.ts"
 import { StorageError } from "../services/Errors.ts"
-import { type Driver, Journal, make } from "../services/Journal.ts"
+import { Journal, make } from "../services/Journal.ts"
 import * as Store from "../services/Store.ts"
 import { makeDriver } from "./JournalSql.ts"
 
@@ -78,7 +78,8 @@ export const open = (config: SqliteConfig) =>
     const dialect = {
       location: path,
       begin: "begin immediate",
-      toStorageError: (error: SqlError) => toStorageError(path, error.cause)
+      toStorageError: (error: SqlError) => toStorageError(path, error.cause),
+      patiently: retryBusy
     }
     const connect = Effect.gen(function* () {
       const context = yield* Layer.build(
@@ -91,12 +92,11 @@ export const open = (config: SqliteConfig) =>
     }).pipe(Effect.catchTag("SqlError", (error) => Effect.fail(dialect.toStorageError(error))))
     // Each try has a client of its own: a client keeps the statements that it could not prepare.
     const scope = yield* Effect.scope
-    const driver = yield* retryBusy(
+    return yield* retryBusy(
       Effect.flatMap(Scope.fork(scope, ExecutionStrategy.sequential), (own) =>
         Effect.onError(Scope.extend(connect, own), () => Scope.close(own, Exit.void))
       )
     )
-    return { ...driver, transact: (needs, decide) => retryBusy(driver.transact(needs, decide)) } satisfies Driver
   })
 
 /** The driver of the schedule is made only when it is needed: nearly no commit ever waits. */

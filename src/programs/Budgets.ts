@@ -47,11 +47,13 @@ export const within =
         const [journal, llm] = yield* Effect.all([Journal, LLM])
         const { runId } = options
         const now = yield* Clock.currentTimeMillis
+        const limits = yield* Budget.make(options).limits
         const { book, fence } = yield* RunRecord.open(journal, {
           found: yield* journal.reads.book(runId),
           fresh: { runId, job: "within", scope: runId, status: "running", source: "{}", createdAt: now, chunkSize: 1 },
-          limits: yield* Budget.make(options).limits
+          limits
         })
+        yield* journal.commit({ _tag: "Limits", fence, limits })
         const meter = Meter.make({ journal, book, fence, clock: yield* Effect.clock })
         const health = CircuitBreaker.of(llm)
         const leave = health.listen({

@@ -18,7 +18,7 @@ import * as JobFile from "./JobFile.ts"
 import { count, money } from "./ProgressLine.ts"
 import * as Report from "./Report.ts"
 
-/** A flag that the environment and the file may give too. */
+/** A flag that the environment and the file may give too: for a new run. A resume has its run's record, and only a flag wins over that. */
 const configured = <A>(option: Options.Options<A>, config: Config.Config<A>) =>
   option.pipe(Options.withFallbackConfig(Config.nested(config, "longhaul")), Options.optional)
 
@@ -28,50 +28,53 @@ const db = Options.text("db").pipe(
   Options.withDefault("longhaul.db")
 )
 
-const limits = {
-  budget: configured(
-    Options.float("budget").pipe(
-      Options.withAlias("b"),
-      Options.withDescription("The most the run may cost, in US dollars")
-    ),
-    Config.number("budget")
+const flags = {
+  budget: Options.float("budget").pipe(
+    Options.withAlias("b"),
+    Options.withDescription("The most the run may cost, in US dollars")
   ),
-  noCap: Options.boolean("no-cap").pipe(Options.withDescription("Run without a cap")),
-  maxCalls: configured(
-    Options.integer("max-calls").pipe(Options.withDescription("The most calls the run may send")),
-    Config.integer("maxCalls")
+  maxCalls: Options.integer("max-calls").pipe(Options.withDescription("The most calls the run may send")),
+  concurrency: Options.integer("concurrency").pipe(
+    Options.withAlias("c"),
+    Options.withDescription("The most calls in flight (default 8)")
   ),
-  concurrency: configured(
-    Options.integer("concurrency").pipe(
-      Options.withAlias("c"),
-      Options.withDescription("The most calls in flight (default 8)")
-    ),
-    Config.integer("concurrency")
+  llm: Options.choice("llm", ["openai", "simulated"]).pipe(Options.withDescription("The provider (default openai)")),
+  model: Options.text("model").pipe(Options.withDescription("Another model than the job's")),
+  out: Options.text("out").pipe(
+    Options.withAlias("o"),
+    Options.withDescription("The result file, .csv, .tsv or .jsonl (default <runId>.csv)")
   )
 }
 
-const overrides = {
-  llm: configured(
-    Options.choice("llm", ["openai", "simulated"]).pipe(Options.withDescription("The provider (default openai)")),
-    Config.literal("openai", "simulated")("llm")
-  ),
-  model: configured(
-    Options.text("model").pipe(Options.withDescription("Another model than the job's")),
-    Config.string("model")
-  ),
-  out: configured(
-    Options.text("out").pipe(
-      Options.withAlias("o"),
-      Options.withDescription("The result file, .csv, .tsv or .jsonl (default <runId>.csv)")
-    ),
-    Config.string("out")
-  ),
+const always = {
+  db,
+  noCap: Options.boolean("no-cap").pipe(Options.withDescription("Run without a cap")),
   grace: Options.integer("grace").pipe(
     Options.withDescription("Seconds that a stop waits for calls in flight (default 30)"),
     Options.withDefault(30)
   ),
   keep: Options.boolean("keep").pipe(Options.withDescription("Keep rows done with another prompt, schema or model")),
   rerun: Options.boolean("rerun").pipe(Options.withDescription("Run such rows again"))
+}
+
+const forNewRun = {
+  ...always,
+  budget: configured(flags.budget, Config.number("budget")),
+  maxCalls: configured(flags.maxCalls, Config.integer("maxCalls")),
+  concurrency: configured(flags.concurrency, Config.integer("concurrency")),
+  llm: configured(flags.llm, Config.literal("openai", "simulated")("llm")),
+  model: configured(flags.model, Config.string("model")),
+  out: configured(flags.out, Config.string("out"))
+}
+
+const forResume = {
+  ...always,
+  budget: Options.optional(flags.budget),
+  maxCalls: Options.optional(flags.maxCalls),
+  concurrency: Options.optional(flags.concurrency),
+  llm: Options.optional(flags.llm),
+  model: Options.optional(flags.model),
+  out: Options.optional(flags.out)
 }
 
 const runCommand = Command.make(
@@ -102,9 +105,7 @@ const runCommand = Command.make(
       ),
       Config.string("scope")
     ),
-    db,
-    ...limits,
-    ...overrides
+    ...forNewRun
   },
   (flags) => {
     const settings: CliRun.Settings = {
@@ -115,7 +116,7 @@ const runCommand = Command.make(
       model: Option.getOrUndefined(flags.model),
       scope: Option.getOrUndefined(flags.scope),
       chunkSize: Option.getOrUndefined(flags.chunkSize),
-      out: Option.getOrUndefined(flags.out)
+      out: Option.getOrUndefined(Option.map(flags.out, (out) => resolve(out)))
     }
     return withDb(
       flags.db,
@@ -144,13 +145,11 @@ const resumeCommand = Command.make(
   "resume",
   {
     runId: runIdArg,
-    db,
     retry: Options.choice("retry", ["transient", "none", "failed", "partial", "all"]).pipe(
       Options.withDescription("Which ended rows run again (default: failed by a passing error)"),
       Options.withDefault("transient" as const)
     ),
-    ...limits,
-    ...overrides
+    ...forResume
   },
   (flags) =>
     withDb(
@@ -163,7 +162,7 @@ const resumeCommand = Command.make(
           ...kept,
           llm: Option.getOrElse(flags.llm, () => kept.llm),
           model: Option.getOrElse(flags.model, () => kept.model),
-          out: Option.getOrElse(flags.out, () => kept.out)
+          out: Option.match(flags.out, { onNone: () => kept.out, onSome: (out) => resolve(out) })
         }
         return yield* CliRun.execute({
           settings,

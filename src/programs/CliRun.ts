@@ -3,6 +3,8 @@
  *
  * @since 0.1.0
  */
+import { existsSync } from "node:fs"
+import { dirname } from "node:path"
 import { Clock, Console, Effect, Either, Layer, Option, Schedule, Schema, Stream } from "effect"
 import { write } from "../layers/Export.ts"
 import * as LLMSimulated from "../layers/LLMSimulated.ts"
@@ -58,6 +60,7 @@ export interface CliRunOptions {
 export const execute = (options: CliRunOptions) =>
   Effect.gen(function* () {
     const { settings } = options
+    yield* checkOut(settings.out)
     const loaded = yield* JobFile.load(settings.job)
     const job = yield* overridden(loaded.job, settings)
     return yield* Effect.provide(run(job, options), [
@@ -73,6 +76,14 @@ const openai = Layer.unwrapEffect(
     ({ layer }) => layer
   )
 )
+
+/** A result file that cannot be written is found before anything is paid for. */
+const checkOut = (out: string | undefined): Effect.Effect<void, InputError> => {
+  if (out === undefined) return Effect.void
+  const bad = (message: string) => new InputError({ reason: "bad_option", file: out, message })
+  if (!/\.(csv|tsv|jsonl|ndjson)$/i.test(out)) return bad(`--out ${out}: the name must end in .csv, .tsv or .jsonl`)
+  return existsSync(dirname(out)) ? Effect.void : bad(`--out ${out}: its directory does not exist`)
+}
 
 const providerOf = (settings: Settings, simulated: JobFile.JobModule["simulated"]) =>
   settings.llm === "openai" ? openai : Option.getOrElse(simulated, () => LLMSimulated.layer())
@@ -92,6 +103,9 @@ const sourceOf = ({
   query,
   source
 }: Settings): Either.Either<RowSource | undefined, InputError> | Effect.Effect<RowSource | undefined, InputError> => {
+  if (query !== undefined && source?.startsWith("sqlite:") !== true) {
+    return new InputError({ reason: "bad_option", message: "--query needs --source sqlite:<file>" })
+  }
   if (source === undefined) return Effect.succeed(undefined)
   if (!source.startsWith("sqlite:")) return Rows.fromPath(source)
   const [file = "", table] = source.slice("sqlite:".length).split("#")
@@ -122,9 +136,14 @@ const run = (job: Job<unknown, unknown>, options: CliRunOptions) =>
     )
     const result = yield* Effect.onInterrupt(ran, () => (runId === undefined ? Effect.void : stopped(runId, db)))
     const out = settings.out ?? `${result.runId}.csv`
-    yield* exportRun(job, result.runId, out)
+    const exported = yield* Effect.either(exportRun(job, result.runId, out))
     yield* Console.log(summary(result, (yield* Clock.currentTimeMillis) - begun, out, db))
-    return ExitCode.ofResult(result)
+    if (Either.isRight(exported)) return ExitCode.ofResult(result)
+    // The rows are paid for and safe: this is not "bad input, nothing was sent".
+    yield* Console.error(
+      `error: the result file could not be written: ${exported.left.message}\nwrite it with: longhaul export ${result.runId} --db ${db} --out <file>`
+    )
+    return ExitCode.STORAGE
   })
 
 const draining = (handle: Enrichment.Handle<unknown>) =>
@@ -177,7 +196,8 @@ const markOf = (at: number, { done, failed, partial }: Enrichment.Snapshot): Pro
  */
 export const exportRun = (job: Job<unknown, unknown>, runId: string, out: string, raw = false) =>
   Effect.gen(function* () {
-    const rows = Enrichment.results(runId, job.agent.output)
+    // As they are stored: rows that were kept over a change of the schema are exported too.
+    const rows = Enrichment.results(runId, Schema.Unknown)
     const first = yield* Stream.runHead(rows)
     const columns = Option.match(first, { onNone: () => [], onSome: ({ record }) => Object.keys(record) })
     const layout = ResultRows.layout(job.agent.output, columns)

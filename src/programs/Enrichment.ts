@@ -20,7 +20,7 @@
  *
  * @since 0.1.0
  */
-import { Deferred, Effect, Fiber, type Option, PubSub, type Scope, Stream } from "effect"
+import { Deferred, Effect, Exit, Fiber, Option, PubSub, type Scope, Stream } from "effect"
 import type { Budget } from "../services/Budget.ts"
 import type { Checkpointer } from "../services/Checkpointer.ts"
 import type { CircuitOpen, InputError, RunRefused, StopReason, StorageError } from "../services/Errors.ts"
@@ -186,7 +186,15 @@ export const start = <Row, A, I>(
     return {
       runId: live.fence.runId,
       progress: Effect.sync(() => snapshotOf(live)),
-      events: untilEnd(Stream.fromPubSub(bus), failed),
+      events: Stream.unwrap(
+        Effect.map(Fiber.poll(fiber), (end) => {
+          if (Option.isNone(end)) return untilEnd(Stream.fromPubSub(bus), failed)
+          // It is over: there is one event left to tell, if it ended well.
+          return Exit.isSuccess(end.value)
+            ? Stream.make({ _tag: "Finished" as const, result: end.value.value })
+            : Stream.empty
+        })
+      ),
       stop: Effect.sync(() => live.meter.stop({ kind: "operator", message: "asked to stop" })),
       await: Fiber.join(fiber)
     }

@@ -3,9 +3,9 @@
  *
  * @since 0.1.0
  */
-import { Chunk, Clock, type Context, Effect, Either, Option, Random, Schema, type Scope, Stream } from "effect"
+import { Chunk, Clock, type Context, Effect, Either, Option, Random, type Scope, Stream } from "effect"
 import type { State } from "../services/Admission.ts"
-import type { Book, Fence, Limits, OutcomeRecord, RowRecord } from "../services/Book.ts"
+import type { Book, Fence, Limits } from "../services/Book.ts"
 import { Budget } from "../services/Budget.ts"
 import { Checkpointer } from "../services/Checkpointer.ts"
 import * as CircuitBreaker from "../services/CircuitBreaker.ts"
@@ -21,6 +21,7 @@ import type { Batch, RunError, RunEvent, RunOptions, RunResult, Services, Snapsh
 import * as Invoker from "./Invoker.ts"
 import type { Job } from "./Job.ts"
 import * as Manifest from "./Manifest.ts"
+import * as Reopen from "./Reopen.ts"
 import * as Report from "./Report.ts"
 import * as RowLoop from "./RowLoop.ts"
 import * as RunRecord from "./RunRecord.ts"
@@ -40,6 +41,7 @@ export interface Live<Row, A, I> {
   readonly llm: LLMShape
   readonly prices: ReadonlyArray<Price.PriceRow>
   readonly fence: Fence
+  readonly limits: Limits
   readonly meter: Meter.Meter
   readonly clock: Clock.Clock
   readonly now: number
@@ -77,6 +79,7 @@ export const begin = <Row, A, I>(
     const found = yield* journal.reads.book(runId)
     yield* acceptable(job, limits, found, prices, now)
     const source = JSON.stringify({ kind: job.source.kind, location: job.source.location, text: job.source.text })
+    const asked = { ...limits, settings: options.settings }
     const { book, fence } = yield* RunRecord.open(journal, {
       found,
       fresh: {
@@ -88,13 +91,28 @@ export const begin = <Row, A, I>(
         createdAt: now,
         chunkSize: job.chunkSize
       },
-      limits: { ...limits, settings: options.settings }
+      limits: asked
     })
     const clock = yield* Effect.clock
     const meter = Meter.make({ journal, book, fence, clock })
     budget.report(meter.state)
     const counts: Counts = { ...book, loading: book.status === "loading" }
-    return { job, options, journal, store, checkpointer, llm, prices, fence, meter, clock, now, book, counts }
+    return {
+      job,
+      options,
+      journal,
+      store,
+      checkpointer,
+      llm,
+      prices,
+      fence,
+      limits: asked,
+      meter,
+      clock,
+      now,
+      book,
+      counts
+    }
   })
 
 const sameKind = (...durable: ReadonlyArray<boolean>): Effect.Effect<void, RunRefused> =>
@@ -126,12 +144,6 @@ const acceptable = <Row, A, I>(
   }
   return Effect.void
 }
-
-/** Whether the cells of the source that the manifest was read from are text. */
-const isText = (book: Book): boolean => Schema.decodeSync(SourceRecord)(book.source).text
-const SourceRecord = Schema.parseJson(
-  Schema.Struct({ kind: Schema.String, location: Schema.String, text: Schema.Boolean })
-)
 
 type Publish<A> = (event: RunEvent<A>) => void
 
@@ -190,15 +202,22 @@ const batch = <Row, A, I>(
 ): Effect.Effect<Workflow.WorkflowResult<Batch<A>>, RunError> =>
   Effect.scoped(
     Effect.gen(function* () {
-      const reused = yield* reopen(live)
+      const feed = RowLoop.storeFeed(live.store)
+      const reused = yield* Reopen.reopen(live, feed)
+      // Only now: a run that was refused keeps its limits and settings.
+      yield* live.journal.commit({ _tag: "Limits", fence: live.fence, limits: live.limits })
       const book = yield* bookNow(live)
       Object.assign(live.counts, { done: book.done, partial: book.partial, failed: book.failed })
       const ended = endedOf(book)
       publish({ _tag: "Started", runId: book.runId, rows: book.rows, ended })
       if (book.status !== "done" || ended < book.rows) {
-        const feed = RowLoop.storeFeed(live.store)
         const whole = Effect.zipRight(work(live, book, reused, feed, publish), finish(live, feed))
-        const kept = Effect.onInterrupt(whole, () => Effect.ignore(suspendNow(live, feed)))
+        const suspend = (kind: StopReason["kind"], message: string) =>
+          Effect.ignore(Effect.zipRight(Effect.sync(feed.flush), suspendAs(live, { kind, message })))
+        const kept = whole.pipe(
+          Effect.onInterrupt(() => suspend("operator", "interrupted; calls in flight were abandoned")),
+          Effect.tapError((error) => suspend("storage", error.message))
+        )
         yield* Meter.drained(live.meter, live.options.graceMs ?? 10_000, kept)
       }
       return yield* batchResult(live)
@@ -239,7 +258,7 @@ const work = <Row, A, I>(
       meter,
       clock: live.clock,
       fence,
-      text: isText(book),
+      text: RunRecord.isText(book),
       // A row that backs off leaves its permit to others only if there are others.
       width: Math.min(2 * book.maxConcurrency, Math.max(1, book.rows - endedOf(book))),
       ended: endedOf(book),
@@ -295,7 +314,6 @@ const finish = <Row, A, I>(live: Live<Row, A, I>, feed: RowLoop.StoreFeed): Effe
     const at = yield* Clock.currentTimeMillis
     const snapshot = { _tag: "RunSnapshot" as const, fence, keep: job.keep, at }
     if (book.rows % job.chunkSize !== 0) journal.append({ ...snapshot, status: "RUNNING" })
-    journal.append({ _tag: "Status", fence, status: "done", reason: null })
     journal.append({ ...snapshot, status: "DONE" })
     yield* journal.flush
     if (options.onDone === "reclaim") yield* checkpointer.delete(fence.runId)
@@ -305,15 +323,8 @@ const unexplained: StopReason = { kind: "operator", message: "the run stopped" }
 
 const suspendAs = <Row, A, I>({ fence, job, journal }: Live<Row, A, I>, reason: StopReason) =>
   Effect.flatMap(Clock.currentTimeMillis, (at) => {
-    journal.append({ _tag: "Status", fence, status: "suspended", reason })
-    journal.append({ _tag: "RunSnapshot", fence, status: "SUSPENDED", keep: job.keep, at })
+    journal.append({ _tag: "RunSnapshot", fence, status: "SUSPENDED", reason, keep: job.keep, at })
     return journal.flush
-  })
-
-const suspendNow = <Row, A, I>(live: Live<Row, A, I>, feed: RowLoop.StoreFeed) =>
-  Effect.suspend(() => {
-    feed.flush()
-    return suspendAs(live, { kind: "operator", message: "interrupted; calls in flight were abandoned" })
   })
 
 /** The batch in the shape of a workflow's result: one output a chunk, with `collect`; one step for the manifest and one for each chunk. */
@@ -336,69 +347,6 @@ const batchResult = <Row, A, I>(live: Live<Row, A, I>): Effect.Effect<Workflow.W
     if (book.status === "done") return { stopReason: "complete", outputs, usage, steps, suspended: Option.none() }
     const suspended = Workflow.suspend({ reason: book.reason?.message ?? "", pending: [] }).suspended
     return { stopReason: "suspended", outputs, usage, steps, suspended: Option.some(suspended) }
-  })
-
-/**
- * Rows that are to be run again go to a new epoch: those that the options name, and with `onDrift: "rerun"` those whose request or reading changed since. The
- * latter may use answers that stand in the book: the result is their new epoch by `seq`.
- */
-const reopen = <Row, A, I>(live: Live<Row, A, I>): Effect.Effect<ReadonlyMap<number, number>, RunError> =>
-  Effect.gen(function* () {
-    const { book, fence, journal, options } = live
-    if (book.commitSeq === 0) return new Map()
-    const again: Array<OutcomeRecord> = []
-    const drifted: Array<OutcomeRecord> = []
-    // Rows of a re-run that was cut short: what made them drift then tells that their answers may still serve.
-    const open: Array<OutcomeRecord> = []
-    yield* Stream.runForEach(outcomePages(live), (page) =>
-      Effect.gen(function* () {
-        for (const { outcome, row } of page) {
-          if (outcome === undefined) continue
-          const ended = outcome.epoch === row.epoch
-          if (ended && isAgain(outcome, options.retry ?? "transient")) again.push(outcome)
-          else if (outcome.key !== "" && (yield* hasDrifted(live, row, outcome.key)))
-            (ended ? drifted : open).push(outcome)
-        }
-      })
-    )
-    if (drifted.length > 0 && options.onDrift === undefined) return yield* driftRefused(book.runId, drifted.length)
-    const rerun = options.onDrift === "rerun" ? drifted : []
-    if (again.length + rerun.length > 0) {
-      yield* journal.commit({ _tag: "Reopen", fence, rows: [...again, ...rerun] })
-    }
-    return new Map([...rerun, ...open].map((outcome) => [outcome.seq, outcome.epoch + 1]))
-  })
-
-const outcomePages = <Row, A, I>({ fence, job, journal }: Live<Row, A, I>) =>
-  Stream.paginateEffect(-1, (after) =>
-    Effect.map(journal.reads.results(fence.runId, after, job.chunkSize), (page) => {
-      const last = page.at(-1)?.row.seq
-      return [page, page.length < job.chunkSize ? Option.none() : Option.fromNullable(last)] as const
-    })
-  )
-
-const isAgain = ({ category, kind }: OutcomeRecord, retry: NonNullable<RunOptions["retry"]>): boolean => {
-  switch (retry) {
-    case "none":
-      return false
-    case "all":
-      return true
-    case "partial":
-      return kind === "partial"
-    case "failed":
-      return kind === "failed"
-    case "transient":
-      return kind === "failed" && category !== "PERMANENT"
-  }
-}
-
-const hasDrifted = <Row, A, I>({ book, job }: Live<Row, A, I>, row: RowRecord, key: string) =>
-  Effect.map(RowLoop.prepare(job, row, isText(book)), (now) => Either.isRight(now) && now.right.key !== key)
-
-const driftRefused = (runId: string, rows: number) =>
-  new RunRefused({
-    reason: "drift",
-    message: `${rows} rows of run ${runId} were done with another prompt, schema, model or parameter: keep them (onDrift: "keep", --keep) or run them again (onDrift: "rerun", --rerun)`
   })
 
 /**

@@ -93,7 +93,8 @@ export const make = (options: InvokerOptions): InvokerShape => {
 
   /** The run and the provider's health hear how a call ended before its permit and its money go to the next one. */
   const heard = (exit: Exit.Exit<ChatAnswer, LLMError>): Effect.Effect<void> => {
-    if (Exit.isSuccess(exit)) return isEmpty(exit.value) ? health.failed(empty) : health.succeeded
+    // An empty answer is the row's trouble, not the provider's: it answered.
+    if (Exit.isSuccess(exit)) return health.succeeded
     const error = Option.getOrUndefined(Cause.failureOption(exit.cause))
     if (error === undefined) return Effect.void
     return error.scope === "run" ? Effect.sync(() => meter.stop(providerStop(error))) : health.failed(error)

@@ -3,7 +3,7 @@
  *
  * @since 0.1.0
  */
-import { Either, Option, Schema, SchemaAST } from "effect"
+import { Either, Option, type Schema, SchemaAST } from "effect"
 import type { ReportedRow } from "./Report.ts"
 
 /** The columns that say how a row ended. */
@@ -11,7 +11,7 @@ const STATUS = "longhaul_status"
 const ERROR = "longhaul_error"
 
 /**
- * How to lay out a run's results: the columns, given the source's, and each row. An enriched column whose name the source has already is called `result_<name>`.
+ * How to lay out a run's results, read as they are stored: the columns, given the source's, and each row. An enriched column whose name the source has already is called `result_<name>`.
  *
  * @since 0.1.0
  */
@@ -19,15 +19,12 @@ export const layout = <A, I>(output: Schema.Schema<A, I>, sourceColumns: Readonl
   const fields = SchemaAST.getPropertySignatures(SchemaAST.encodedAST(output.ast)).map((field) => String(field.name))
   const taken = new Set(sourceColumns)
   const named = fields.map((field) => [field, taken.has(field) ? `result_${field}` : field] as const)
-  const encode = Schema.encodeUnknownOption(output)
   return {
     columns: [...sourceColumns, ...named.map(([, column]) => column), STATUS, ERROR],
-    row: (reported: ReportedRow<A>): Readonly<Record<string, unknown>> => {
+    row: (reported: ReportedRow<unknown>): Readonly<Record<string, unknown>> => {
       const cells: Record<string, unknown> = { ...reported.record }
       const encoded = Option.flatMap(reported.outcome, (outcome) =>
-        Option.flatMap(Either.getRight(outcome), ({ parsed }) =>
-          parsed === undefined ? Option.none() : encode(parsed)
-        )
+        Option.flatMap(Either.getRight(outcome), ({ parsed }) => Option.fromNullable(parsed))
       )
       for (const [field, column] of named) cells[column] = Option.getOrUndefined(Option.map(encoded, fieldOf(field)))
       return { ...cells, ...endOf(reported) }
@@ -40,7 +37,7 @@ const fieldOf =
   (value: unknown): unknown =>
     typeof value === "object" && value !== null && Object.hasOwn(value, field) ? Reflect.get(value, field) : undefined
 
-const endOf = <A>({ outcome }: ReportedRow<A>): Record<string, string> => {
+const endOf = ({ outcome }: ReportedRow<unknown>): Record<string, string> => {
   if (Option.isNone(outcome)) return { [STATUS]: "pending", [ERROR]: "" }
   return Either.match(outcome.value, {
     onLeft: (failure) => ({ [STATUS]: "failed", [ERROR]: `${failure.reason}: ${failure.message}` }),

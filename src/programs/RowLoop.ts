@@ -57,14 +57,18 @@ export const run = <Row, A, I>(options: LoopOptions<Row, A, I>): Effect.Effect<v
   Effect.suspend(() => {
     const next = puller(options)
     const work = worker(options)
+    const stopFor = (error: StorageError) =>
+      Effect.sync(() => options.meter.stop({ kind: "storage", message: error.message }))
     const loop: Effect.Effect<void, StorageError, Invoker> = Effect.gen(function* () {
       while (options.meter.state().stop === null) {
-        const row = yield* next
+        const row = yield* Effect.tapError(next, stopFor)
         if (row === undefined) return
         yield* work(row)
       }
     })
-    return Effect.forEach(Array(options.width), () => loop, { concurrency: options.width, discard: true })
+    // No error goes through forEach: it would interrupt the others, and abort their calls.
+    const loops = Effect.forEach(Array(options.width), () => Effect.either(loop), { concurrency: options.width })
+    return Effect.flatMap(loops, (ends) => Effect.asVoid(Either.all(ends)))
   })
 
 /** A row with its request rendered and its key known, or the reason why it cannot be asked. */

@@ -3,8 +3,8 @@
  *
  * @since 0.1.0
  */
-import { Effect, type Scope } from "effect"
-import type { Book, Fence, Limits } from "../services/Book.ts"
+import { Effect, Schema, type Scope } from "effect"
+import { type Book, type Fence, type Limits, withLimits } from "../services/Book.ts"
 import { RunRefused, type StorageError } from "../services/Errors.ts"
 import type { JournalShape } from "../services/Journal.ts"
 import { Usd } from "../services/Usd.ts"
@@ -14,7 +14,8 @@ import * as Worker from "./Worker.ts"
 export type Fresh = Pick<Book, "runId" | "job" | "scope" | "status" | "source" | "createdAt" | "chunkSize">
 
 /**
- * Opens a run for as long as the scope is open. A new run needs a cap, or an explicit null for none.
+ * Opens a run for as long as the scope is open. A new run needs a cap, or an explicit null for none. The book is given under the new limits; they are in force once
+ * the caller commits them (`Limits`), so that a run which is then refused keeps its own.
  *
  * @since 0.1.0
  */
@@ -34,9 +35,8 @@ export const open = (
       yield* journal.commit({ _tag: "Create", book: bookOf(fresh, cap, limits) })
     }
     const fence = yield* Worker.claim(journal, fresh.runId)
-    yield* journal.commit({ _tag: "Limits", fence, limits })
     const book = yield* journal.reads.book(fresh.runId)
-    return book === undefined ? yield* gone(fresh.runId) : { book, fence }
+    return book === undefined ? yield* gone(fresh.runId) : { book: withLimits(book, limits), fence }
   })
 
 const noCap = new RunRefused({
@@ -76,3 +76,13 @@ const bookOf = (fresh: Fresh, cap: Usd | null, limits: Limits): Book => ({
   failed: 0,
   commitSeq: 0
 })
+
+/**
+ * Whether the cells of the source that the manifest was read from are text.
+ *
+ * @since 0.1.0
+ */
+export const isText = (book: Book): boolean => Schema.decodeSync(SourceRecord)(book.source).text
+const SourceRecord = Schema.parseJson(
+  Schema.Struct({ kind: Schema.String, location: Schema.String, text: Schema.Boolean })
+)

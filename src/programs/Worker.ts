@@ -5,7 +5,7 @@
  */
 import { readFileSync } from "node:fs"
 import { hostname } from "node:os"
-import { Clock, Effect, Schedule, type Scope } from "effect"
+import { Clock, Effect, GlobalValue, Schedule, type Scope } from "effect"
 import type { Fence, WorkerRecord } from "../services/Book.ts"
 import { RunRefused, type StorageError } from "../services/Errors.ts"
 import type { JournalShape } from "../services/Journal.ts"
@@ -27,12 +27,23 @@ export const claim = (
     const now = yield* Clock.currentTimeMillis
     const workers = yield* journal.reads.workers(runId)
     const live = workers.filter((worker) => worker.live)
-    for (const worker of live) if (isAlive(worker, now)) return yield* busy(runId, worker, now)
+    for (const worker of live) if (isAlive(worker, now, journal.location)) return yield* busy(runId, worker, now)
     const fence: Fence = { runId, worker: Math.max(0, ...workers.map((worker) => worker.worker)) + 1 }
     const record = { ...fence, live: true, host: hostname(), pid: process.pid, startedAt: STARTED_AT, beatAt: now }
     const dead = live.map((worker) => worker.worker)
-    const verdict = yield* Effect.acquireRelease(journal.commit({ _tag: "Claim", worker: record, dead }), () =>
-      Effect.ignore(journal.commit({ _tag: "Quit", fence }))
+    const name = `${journal.location}/${runId}/${fence.worker}`
+    // Only who was given the claim gives it back: the number of one who came too late is the winner's.
+    const verdict = yield* Effect.acquireRelease(
+      Effect.tap(journal.commit({ _tag: "Claim", worker: record, dead }), (verdict) =>
+        verdict._tag === "Ok" ? Effect.sync(() => ours.add(name)) : Effect.void
+      ),
+      (verdict) =>
+        verdict._tag === "Ok"
+          ? Effect.ensuring(
+              Effect.ignore(journal.commit({ _tag: "Quit", fence })),
+              Effect.sync(() => ours.delete(name))
+            )
+          : Effect.void
     )
     if (verdict._tag !== "Ok")
       return yield* new RunRefused({ reason: "busy", message: `run ${runId} was just taken over by another process` })
@@ -49,9 +60,12 @@ const busy = (runId: string, { beatAt, host, pid }: WorkerRecord, now: number) =
     message: `run ${runId} is being worked on by process ${pid} on ${host} (last sign of life ${Math.max(0, Math.round((now - beatAt) / 1000))} s ago)`
   })
 
-const isAlive = (worker: WorkerRecord, now: number): boolean => {
+/** The claims of this process, shared by all copies of this module in it. What is not there is not alive: a broken journal could not give it back. */
+const ours: Set<string> = GlobalValue.globalValue(Symbol.for("longhaul/claims"), () => new Set())
+
+const isAlive = (worker: WorkerRecord, now: number, location: string): boolean => {
   if (worker.host !== hostname()) return now - worker.beatAt < SILENT_MS
-  if (worker.pid === process.pid) return worker.startedAt === STARTED_AT
+  if (worker.pid === process.pid) return ours.has(`${location}/${worker.runId}/${worker.worker}`)
   return exists(worker.pid) && !isReused(worker)
 }
 

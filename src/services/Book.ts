@@ -11,6 +11,7 @@ import type {
   Facts,
   Fence,
   HoldRecord,
+  Limits,
   Needs,
   Op,
   OutcomeRecord,
@@ -198,12 +199,7 @@ const decideFenced = (op: FencedOp, book: Book, group: Group): Verdict => {
       group.writes.workers.push({ ...op.fence, live: false, host: "", pid: 0, startedAt: 0, beatAt: 0 })
       return ok
     case "Limits":
-      group.change(book, {
-        cap: op.limits.cap === undefined ? book.cap : op.limits.cap,
-        maxCalls: op.limits.maxCalls === undefined ? book.maxCalls : op.limits.maxCalls,
-        maxConcurrency: op.limits.maxConcurrency ?? book.maxConcurrency,
-        settings: op.limits.settings ?? book.settings
-      })
+      group.change(book, withLimits(book, op.limits))
       return ok
     case "Status":
       group.change(book, { status: op.status, reason: op.reason })
@@ -213,9 +209,24 @@ const decideFenced = (op: FencedOp, book: Book, group: Group): Verdict => {
     case "Outcome":
       return outcome(op, book, group)
     case "RunSnapshot":
+      if (op.status === "DONE") group.change(book, { status: "done", reason: null })
+      if (op.status === "SUSPENDED") group.change(book, { status: "suspended", reason: op.reason ?? null })
       return snapshot({ ...op, id: book.runId, metadata: "{}" }, progressState(book), book.commitSeq, group)
   }
 }
+
+/**
+ * A book under new limits; what is `undefined` stays.
+ *
+ * @since 0.1.0
+ */
+export const withLimits = (book: Book, limits: Limits): Book => ({
+  ...book,
+  cap: limits.cap === undefined ? book.cap : limits.cap,
+  maxCalls: limits.maxCalls === undefined ? book.maxCalls : limits.maxCalls,
+  maxConcurrency: limits.maxConcurrency ?? book.maxConcurrency,
+  settings: limits.settings ?? book.settings
+})
 
 const create = (op: Extract<Op, { _tag: "Create" }>, group: Group): Verdict => {
   if (group.book(op.book.runId) !== undefined) return refused("exists")
@@ -229,7 +240,9 @@ const claim = (op: Extract<Op, { _tag: "Claim" }>, group: Group): Verdict => {
   const { worker, dead } = op
   const book = group.book(worker.runId)
   if (book === undefined || group.latestWorker(worker.runId) !== worker.worker - 1) return refused("claimed")
-  const open = group.open(worker.runId).filter((record) => dead.includes(record.worker))
+  // Also those of a worker that is not live for another reason: nobody else would ever close them.
+  const isDead = (record: HoldRecord) => dead.includes(record.worker) || group.live(record) === undefined
+  const open = group.open(worker.runId).filter(isDead)
   for (const record of open) {
     group.close(record)
     group.writes.calls.push(closed(record, "uncertain", record.amount, noTokens, "crash", worker.beatAt))

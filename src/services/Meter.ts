@@ -248,9 +248,12 @@ const endOf = (exit: Exit.Exit<ChatAnswer, LLMError>, sent: boolean): End => {
   return { _tag: "uncertain", reason, answer: null }
 }
 
+/** No call has a thousand million tokens; above it a cost would not be exact. */
+const isCount = (n: unknown): boolean => typeof n === "number" && Number.isSafeInteger(n) && n >= 0 && n <= 1e9
+
 /** Whole counts, whose parts do not pass the whole; what else a provider of the user's own may say is no bill, and the hold counts. */
-const isSound = ({ cachedTokens, cacheWriteTokens, inputTokens, outputTokens }: TokenUsage): boolean =>
-  [cachedTokens, cacheWriteTokens, inputTokens, outputTokens].every((n) => Number.isSafeInteger(n) && n >= 0) &&
+const isSound = ({ cachedTokens, cacheWriteTokens, inputTokens, outputTokens, reasoningTokens }: TokenUsage): boolean =>
+  [cachedTokens, cacheWriteTokens, inputTokens, outputTokens, reasoningTokens].every(isCount) &&
   cachedTokens + cacheWriteTokens <= inputTokens
 
 const answered = (answer: ChatAnswer): End => {

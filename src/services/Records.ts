@@ -189,9 +189,11 @@ export type Op =
       readonly facts: OutcomeFacts
     }
   | {
+      /** DONE and SUSPENDED are the run's status too, in the same commit; `reason` says why it is suspended. */
       readonly _tag: "RunSnapshot"
       readonly fence: Fence
       readonly status: CheckpointRecord["status"]
+      readonly reason?: StopReason
       readonly keep: Keep
       readonly at: number
     }

@@ -255,7 +255,8 @@ export const counted = (filename: string): Effect.Effect<Counted, StorageError, 
     const dialect: Dialect = {
       location: filename,
       begin: "begin immediate",
-      toStorageError: (error) => new StorageError({ reason: "failed", message: String(error.cause), cause: error })
+      toStorageError: (error) => new StorageError({ reason: "failed", message: String(error.cause), cause: error }),
+      patiently: (use) => use
     }
     const driver = yield* makeDriver(dialect).pipe(Effect.provideService(SqlClient.SqlClient, sql))
     return { driver, sql: client, seen }

@@ -147,6 +147,11 @@ describe("longhaul", () => {
     assert.strictEqual(code, 4)
     assert.match(stdout, /^suspended: the cap of \$0\.0002 is reached/)
     assert.match(stdout, /next: longhaul resume cap --db cap\.db --budget <more>/)
+    // The run's record has its cap: what the file says is for new runs.
+    write("longhaul.json", [JSON.stringify({ budget: 50 })])
+    const again = await longhaul(["resume", "cap", "--db", "cap.db"])
+    rmSync(join(cwd, "longhaul.json"))
+    assert.strictEqual(again.code, 4, again.stderr)
     assert.strictEqual((await longhaul(["resume", "cap", "--db", "cap.db", "--budget", "1"])).code, 0)
   })
 
@@ -165,6 +170,9 @@ describe("longhaul", () => {
       [["run", job, ...simulated, "--model", "nobody-1", "--db", "bad.db"], /nobody-1 has no price/],
       [["run", job, "--budget", "1", "--db", "bad.db"], /OPENAI_API_KEY/],
       [["resume", "nothing", "--db", "bad.db"], /there is no run nothing/],
+      [["run", job, ...simulated, "--query", "select 1", "--db", "bad.db"], /--query needs --source sqlite:/],
+      [["run", job, ...simulated, "--out", "no/such/out.csv", "--db", "bad.db"], /its directory does not exist/],
+      [["run", job, ...simulated, "--out", "out.xlsx", "--db", "bad.db"], /must end in \.csv/],
       [["run", job, "--nonsense"], /nonsense/]
     ]
     for (const [args, message] of mistakes) {

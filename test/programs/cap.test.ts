@@ -254,7 +254,9 @@ describe("The cap", () => {
   for (const [what, usage] of [
     ["no usage", undefined],
     ["a usage that is no number", tokens(Number.NaN, 5)],
-    ["more cached tokens than input", { ...tokens(10, 5), cachedTokens: 11 }]
+    ["more cached tokens than input", { ...tokens(10, 5), cachedTokens: 11 }],
+    ["reasoning tokens that are no number", { ...tokens(10, 5), reasoningTokens: Number.NaN }],
+    ["more tokens than a cost could be exact for", tokens(2e9, 5)]
   ] as const) {
     it.effect(`I10: an answer with ${what} counts at its hold as uncertain, and its row is done`, () =>
       Effect.gen(function* () {

@@ -18,6 +18,8 @@ import {
   Store
 } from "../../src/index.ts"
 import * as Sqlite from "../../src/layers/Sqlite.ts"
+import * as RunRecord from "../../src/programs/RunRecord.ts"
+import * as Worker from "../../src/programs/Worker.ts"
 import type { Op } from "../../src/services/Book.ts"
 import { type CountingLlm, countingLlm, promptOf } from "../support/countingLlm.ts"
 import { backends, type Database, nth, processOn, tempDir } from "../support/mortalProcess.ts"
@@ -26,12 +28,13 @@ const Vendor = Schema.Struct({ id: Schema.String, name: Schema.String })
 type Vendor = typeof Vendor.Type
 const Output = Schema.Struct({ summary: Schema.String })
 
-const agent = Agent.make({
+const agentOptions = {
   name: "assessor",
   model: "simulated",
   prompt: (vendor: Vendor) => vendor.name,
   output: Output
-})
+}
+const agent = Agent.make(agentOptions)
 const jobOptions = { name: "vendors", agent, row: Vendor, id: (vendor: Vendor) => vendor.id, chunkSize: 2 }
 const jobOver = (source: RowSource.RowSource) => Enrichment.make({ ...jobOptions, source })
 
@@ -307,6 +310,82 @@ describe("what a run stands on", () => {
       assert.deepStrictEqual([done, status, slow.calls(), llm.calls()], [3, "done", 3, 0])
     }).pipe(Effect.provide(Memory.layer))
   )
+
+  it.scoped("a claim that came too late leaves the winner's alone", () =>
+    Effect.gen(function* () {
+      const journal = yield* Effect.flatMap(backends.memory, (database) => Effect.flatMap(database, Journal.make))
+      const fresh = { runId: "r1", job: "vendors", scope: "vendors", status: "running", source: "{}" } as const
+      const options = { found: undefined, fresh: { ...fresh, createdAt: 0, chunkSize: 2 }, limits: { cap: null } }
+      yield* RunRecord.open(journal, options)
+      // It had looked before the other one claimed.
+      const late = { ...journal, reads: { ...journal.reads, workers: () => Effect.succeed([]) } }
+      const error = yield* Effect.flip(Effect.scoped(Worker.claim(late, "r1")))
+      assert.strictEqual(error._tag === "RunRefused" ? error.reason : error._tag, "busy")
+      const workers = yield* journal.reads.workers("r1")
+      assert.deepStrictEqual(
+        workers.map(({ live, worker }) => [worker, live]),
+        [[1, true]]
+      )
+    })
+  )
+
+  it.scopedLive("a run that is refused for drift keeps its cap and its settings", () =>
+    Effect.gen(function* () {
+      const database = yield* backends.memory
+      yield* session(database, echoing(), jobOf(3))
+      const { book } = yield* inspect(database)
+      const other = Agent.make({ ...agentOptions, prompt: (vendor: Vendor) => `Other ${vendor.id}` })
+      const source = Rows.fromIterable(vendorsOf(3))
+      const drifted = Enrichment.make({ ...jobOptions, agent: other, source })
+      const error = yield* Effect.flip(session(database, echoing(), drifted, { maxCalls: 77, settings: "{}x" }))
+      assert.strictEqual(error._tag === "RunRefused" ? error.reason : error._tag, "drift")
+      assert.deepStrictEqual((yield* inspect(database)).book, book)
+    })
+  )
+
+  for (const [backend, fresh] of Object.entries(backends)) {
+    it.scopedLive(`what a killed process had not given to the store is there after the resume (${backend})`, () =>
+      Effect.gen(function* () {
+        const database = yield* fresh
+        const llm = echoing()
+        yield* Effect.ignore(
+          session(
+            database,
+            llm,
+            jobOf(9),
+            {},
+            nth(6, ({ _tag }) => _tag === "Outcome")
+          )
+        )
+        yield* session(database, llm, jobOf(9))
+        const asked = llm.calls()
+        yield* session(database, llm, jobOf(9), { runId: "r2" })
+        assert.strictEqual(llm.calls(), asked)
+      })
+    )
+
+    it.scopedLive(`a page that cannot be read stops the run, aborts no call and is told (${backend})`, () =>
+      Effect.gen(function* () {
+        const database = yield* fresh
+        let reads = 0
+        const flaky = Effect.map(database, (driver) => ({
+          ...driver,
+          reads: {
+            ...driver.reads,
+            pending: (runId: string, after: number, limit: number) =>
+              ++reads === 2
+                ? Effect.fail(new Errors.StorageError({ reason: "failed", message: "a page cannot be read" }))
+                : driver.reads.pending(runId, after, limit)
+          }
+        }))
+        const error = yield* Effect.flip(session(flaky, echoing(), jobOf(9)))
+        assert.strictEqual(error.message, "a page cannot be read")
+        const { book } = yield* inspect(database)
+        const { done, held, reason, status, uncertain } = book ?? assert.fail("the run is gone")
+        assert.deepStrictEqual([status, reason?.kind, done, held, uncertain], ["suspended", "storage", 2, 0, 0])
+      })
+    )
+  }
 
   it.scopedLive("a store in memory beside a journal in a file is refused, and so are the other mixtures", () =>
     Effect.gen(function* () {

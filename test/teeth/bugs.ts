@@ -232,7 +232,7 @@ export const bugs: ReadonlyArray<Bug> = [
   {
     id: "I25",
     bug: "rows that are done run again on resume",
-    file: "src/programs/Execution.ts",
+    file: "src/programs/Reopen.ts",
     find: 'return kind === "failed" && category !== "PERMANENT"',
     replace: 'return kind === "done" || (kind === "failed" && category !== "PERMANENT")',
     test: "test/programs/golden.test.ts",
@@ -282,5 +282,33 @@ export const bugs: ReadonlyArray<Bug> = [
     replace: "        ((early) => () => early)(physical(request)),\n",
     test: "test/programs/cap.test.ts",
     title: "I10: a provider is not even called before its hold stands"
+  },
+  {
+    id: "I10",
+    bug: "a claim that came too late gives the winner's back",
+    file: "src/programs/Worker.ts",
+    find: '      (verdict) =>\n        verdict._tag === "Ok"\n          ? Effect.ensuring(',
+    replace: "      () =>\n        fence.worker > 0\n          ? Effect.ensuring(",
+    test: "test/programs/manifest.test.ts",
+    title: "a claim that came too late leaves the winner's alone"
+  },
+  {
+    id: "I25",
+    bug: "a killed process's results never reach the store",
+    file: "src/programs/Reopen.ts",
+    find: 'book.status === "running") feed.add',
+    replace: 'book.status === "loading") feed.add',
+    test: "test/programs/manifest.test.ts",
+    title: "what a killed process had not given to the store"
+  },
+  {
+    id: "I10",
+    bug: "a refused run has its limits changed",
+    file: "src/programs/Execution.ts",
+    find: "      const reused = yield* Reopen.reopen(live, feed)\n",
+    replace:
+      '      yield* live.journal.commit({ _tag: "Limits", fence: live.fence, limits: live.limits })\n      const reused = yield* Reopen.reopen(live, feed)\n',
+    test: "test/programs/manifest.test.ts",
+    title: "a run that is refused for drift keeps its cap"
   }
 ]
