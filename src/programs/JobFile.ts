@@ -4,7 +4,7 @@
  * @since 0.1.0
  */
 import { existsSync } from "node:fs"
-import { resolve } from "node:path"
+import { basename, resolve } from "node:path"
 import { pathToFileURL } from "node:url"
 import { Effect, Layer, Option, Predicate } from "effect"
 import { InputError } from "../services/Errors.ts"
@@ -29,14 +29,24 @@ export const load = (path: string): Effect.Effect<JobModule, InputError> =>
     if (!existsSync(file)) return yield* bad(file, "not_found", `there is no job module ${file}`)
     const loaded: unknown = yield* Effect.tryPromise({
       try: () => imported(file),
-      catch: (error) =>
-        bad(file, "bad_job", `${file} cannot be loaded: ${error instanceof Error ? error.message : error}`)
+      catch: (error) => unloadable(file, error instanceof Error ? error.message : String(error))
     })
     if (!Predicate.isRecord(loaded) || !isJob(loaded.default)) {
       return yield* bad(file, "bad_job", `${file} does not default-export a job: export default Enrichment.make({ … })`)
     }
     return { job: loaded.default, simulated: Option.liftPredicate(loaded.simulated, isProvider) }
   })
+
+/** A `.ts` file outside a package of ES modules is taken for CommonJS, which cannot require this library while it runs the command. */
+const unloadable = (file: string, message: string): InputError =>
+  /require\(\) ES Module|ERR_REQUIRE/.test(message)
+    ? new InputError({
+        reason: "bad_job",
+        file,
+        message: `${file} is not an ES module`,
+        fix: `put "type": "module" into the package.json of its folder, or call it ${basename(file).replace(/\.([tj])s$/, ".m$1s")}`
+      })
+    : bad(file, "bad_job", `${file} cannot be loaded: ${message}`)
 
 /** The loader is fetched when it is needed: most commands load no job. */
 const imported = async (file: string): Promise<unknown> => {

@@ -1,4 +1,4 @@
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs"
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
 import { fileURLToPath } from "node:url"
@@ -156,6 +156,9 @@ describe("longhaul", () => {
   })
 
   it("an operator's mistake is one clear line with exit 2, never a trace", limit, async () => {
+    write("loose.ts", ['import { Enrichment } from "longhaul"', "export default Enrichment"])
+    mkdirSync(join(cwd, "node_modules"))
+    symlinkSync(fileURLToPath(new URL("../..", import.meta.url)), join(cwd, "node_modules", "longhaul"))
     write("twice.csv", ["id,name", "a,one", "b,two", "a,three"])
     const source = (name: string) => ["run", job, ...simulated, "--source", name, "--db", "bad.db"]
     const mistakes: ReadonlyArray<readonly [ReadonlyArray<string>, RegExp]> = [
@@ -173,6 +176,7 @@ describe("longhaul", () => {
       [["run", job, ...simulated, "--query", "select 1", "--db", "bad.db"], /--query needs --source sqlite:/],
       [["run", job, ...simulated, "--out", "no/such/out.csv", "--db", "bad.db"], /its directory does not exist/],
       [["run", job, ...simulated, "--out", "out.xlsx", "--db", "bad.db"], /must end in \.csv/],
+      [["run", "loose.ts", ...simulated], /not an ES module\nfix: put "type": "module" into .*, or call it loose\.mts/],
       [["run", job, "--nonsense"], /nonsense/]
     ]
     for (const [args, message] of mistakes) {
