@@ -178,7 +178,7 @@ const showing = (handle: Enrichment.Handle<unknown>) =>
       process.stderr.write(tty ? `\r\u001b[2K${line}` : `${line}\n`)
     })
     const ticking = Effect.repeat(Effect.delay(draw, tty ? 250 : 5_000), Schedule.forever)
-    const result = yield* Effect.raceFirst(handle.await, ticking).pipe(Effect.flatMap(() => handle.await))
+    const result = yield* Effect.raceFirst(handle.await, Effect.zipRight(ticking, Effect.never))
     yield* draw
     if (tty) process.stderr.write("\n")
     return result

@@ -176,8 +176,11 @@ export const execute = <Row, A, I>(live: Live<Row, A, I>, publish: Publish<A>): 
     return result
   })
 
-const bookNow = <Row, A, I>(live: Live<Row, A, I>) =>
-  Effect.orDie(Effect.provideService(Report.bookOf(live.fence.runId), Journal, live.journal))
+/** The run is claimed, so its record is there; a database that cannot be read stays a typed error. */
+const bookNow = <Row, A, I>(live: Live<Row, A, I>): Effect.Effect<Book, StorageError> =>
+  Effect.provideService(Report.bookOf(live.fence.runId), Journal, live.journal).pipe(
+    Effect.catchTag("RunRefused", Effect.die)
+  )
 
 /** The first node: the manifest, and with `collect` its rows. */
 const loadRows = <Row, A, I>(live: Live<Row, A, I>): Effect.Effect<ReadonlyArray<unknown>, RunError> =>

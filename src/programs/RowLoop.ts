@@ -78,8 +78,8 @@ interface Prepared<A> {
   readonly stored: AgentResult<A> | undefined
 }
 
-/** The key under which a row's result is stored: the row's identity and version, and all that its request and reading depend on. @since 0.1.0 */
-export const keyOf = <Row, A, I>(job: Job<Row, A, I>, row: RowRecord, hash: string): Effect.Effect<string> =>
+/** The key under which a row's result is stored: the row's identity and version, and all that its request and reading depend on. */
+const keyOf = <Row, A, I>(job: Job<Row, A, I>, row: RowRecord, hash: string): Effect.Effect<string> =>
   Effect.orDie(Identity.idempotencyKey(job.scope, job.name, row.id, row.version, hash, job.agent.decoder))
 
 /**

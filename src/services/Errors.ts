@@ -183,8 +183,7 @@ export class RunRefused extends Schema.TaggedError<RunRefused>()("RunRefused", {
     "no_cap",
     "bad_limit",
     "unpriced",
-    "mixed",
-    "over_cap"
+    "mixed"
   ),
   message: Schema.String
 }) {}

@@ -14,15 +14,7 @@ import * as Price from "./Price.ts"
 import { Usd } from "./Usd.ts"
 
 /** One physical call that is to be made: where it belongs, and the most that it can cost. @since 0.1.0 */
-export interface Call {
-  readonly seq: number
-  readonly epoch: number
-  readonly turn: number
-  readonly attempt: number
-  /** The hash of the rendered request. */
-  readonly request: string
-  readonly model: string
-  readonly amount: Usd
+export interface Call extends Omit<HoldRecord, keyof Fence | "n" | "price" | "at"> {
   readonly price: Price.PriceRow
 }
 
@@ -272,12 +264,8 @@ const answered = (answer: ChatAnswer): End => {
       }
 }
 
-/**
- * The answer as it stands in the book.
- *
- * @since 0.1.0
- */
-export const encodeAnswer = (answer: ChatAnswer): string =>
+/** The answer as it stands in the book. */
+const encodeAnswer = (answer: ChatAnswer): string =>
   JSON.stringify({ text: answer.text, refusal: answer.refusal, finish: answer.finish, model: answer.model })
 
 const priceText = (price: Price.PriceRow): string => `${price.model}@${price.from}`
