@@ -20,7 +20,13 @@ import type { OutcomeFacts } from "../services/Book.ts"
 import type { LLMError, RunStopped, StorageError } from "../services/Errors.ts"
 import { deepFreeze } from "../services/Freeze.ts"
 import * as Identity from "../services/Identity.ts"
-import { type ChatRequest, type Message, request as makeRequest } from "../services/LLM.ts"
+import {
+  type ChatRequest,
+  type Effort,
+  type Message,
+  request as makeRequest,
+  type ResponseFormat
+} from "../services/LLM.ts"
 import type { AgentResult } from "../services/Outcome.ts"
 import * as OutputAdapter from "../services/OutputAdapter.ts"
 import * as Usage from "../services/Usage.ts"
@@ -28,7 +34,8 @@ import { eitherLLMError, Invoker, judge, type Reply } from "./Invoker.ts"
 
 /**
  * `promptVersion` is a word of the author's that goes into every row's key, besides the rendered request itself. `maxOutputTokens` (default 1,024, reasoning
- * included) bounds what a call can cost. `maxRepairs` defaults to 1.
+ * included) bounds what a call can cost. `maxRepairs` defaults to 1. `tier`: the service tier to ask for. `adapter`: how the output is asked for, where it is not to
+ * be the provider's own best way.
  *
  * @since 0.1.0
  */
@@ -42,7 +49,8 @@ export interface AgentOptions<Row, A, I> {
   readonly maxRepairs?: number
   readonly maxOutputTokens?: number
   readonly temperature?: number
-  readonly effort?: NonNullable<ChatRequest["effort"]>
+  readonly effort?: Effort
+  readonly tier?: string
   readonly adapter?: OutputAdapter.OutputAdapter
 }
 
@@ -71,10 +79,11 @@ export interface Agent<Row, A, I = unknown> {
   readonly decoder: string
   /** Asks for one row. A text that cannot be read after all repairs is a `partial` result, not an error. */
   readonly run: (row: Row, place?: Place) => Effect.Effect<AgentResult<A>, AgentError, Invoker>
-  /** The same for a request already rendered, with what the run's counters need. Internal. */
+  /** The same for a request already rendered, with what the run's counters need; `check` says what else is wrong with a result. Internal. */
   readonly work: (
     request: ChatRequest,
-    place: Place
+    place: Place,
+    check?: (value: A) => string | undefined
   ) => Effect.Effect<
     readonly [Either.Either<AgentResult<A>, LLMError>, OutcomeFacts],
     RunStopped | StorageError,
@@ -82,6 +91,8 @@ export interface Agent<Row, A, I = unknown> {
   >
   /** The same agent with another model. */
   readonly withModel: (model: string) => Agent<Row, A, I>
+  /** The same agent for a provider that is best asked in this mode; an agent with an adapter of its own keeps it. */
+  readonly forMode: (mode: ResponseFormat["mode"]) => Agent<Row, A, I>
 }
 
 /**
@@ -106,11 +117,12 @@ export const make = <Row, A, I>(options: AgentOptions<Row, A, I>): Agent<Row, A,
       maxOutputTokens: options.maxOutputTokens ?? 1024,
       format,
       ...(options.temperature === undefined ? {} : { temperature: options.temperature }),
-      ...(options.effort === undefined ? {} : { effort: options.effort })
+      ...(options.effort === undefined ? {} : { effort: options.effort }),
+      ...(options.tier === undefined ? {} : { tier: options.tier })
     })
   }
 
-  const work: Agent<Row, A, I>["work"] = Effect.fnUntraced(function* (first, place) {
+  const work: Agent<Row, A, I>["work"] = Effect.fnUntraced(function* (first, place, check) {
     const invoker = yield* Invoker
     const replies: Array<Reply> = []
     let asked = first
@@ -121,7 +133,10 @@ export const make = <Row, A, I>(options: AgentOptions<Row, A, I>): Agent<Row, A,
       replies.push(reply)
       const bad = judge(reply.answer)
       if (bad !== undefined) return [Either.left(bad), factsOf(replies)]
-      const value = read(reply.answer.text)
+      const value = Either.flatMap(read(reply.answer.text), (value) => {
+        const problem = check?.(value)
+        return problem === undefined ? Either.right(value) : Either.left([problem])
+      })
       if (Either.isRight(value) || turn >= maxRepairs) {
         return [Either.right(resultOf(replies, Either.getOrUndefined(value), promptVersion)), factsOf(replies)]
       }
@@ -129,7 +144,7 @@ export const make = <Row, A, I>(options: AgentOptions<Row, A, I>): Agent<Row, A,
     }
   })
 
-  return {
+  const agent: Agent<Row, A, I> = {
     name: options.name,
     model: options.model,
     promptVersion,
@@ -142,8 +157,13 @@ export const make = <Row, A, I>(options: AgentOptions<Row, A, I>): Agent<Row, A,
         ([result]) => result
       ),
     work,
-    withModel: (model) => make({ ...options, model })
+    withModel: (model) => make({ ...options, model }),
+    forMode: (mode) =>
+      options.adapter !== undefined || mode === adapter.mode
+        ? agent
+        : make({ ...options, adapter: OutputAdapter.of(mode) })
   }
+  return agent
 }
 
 /** The typed value of an answer, or what is wrong with it, a line each. */
@@ -187,7 +207,8 @@ const factsOf = (replies: ReadonlyArray<Reply>): OutcomeFacts => ({
   memoHits: replies.filter((reply) => reply.source === "memo").length,
   replays: replies.filter((reply) => reply.source === "replay").length,
   freeRepairs: replies.slice(1).filter((reply) => reply.source !== "call").length,
-  unasked: false
+  unasked: false,
+  fallback: replies.some((reply) => reply.fallback)
 })
 
 /** The decode side of the schema and the author's version: a change in either makes other results of the same answer. */

@@ -22,7 +22,9 @@ import { LLM } from "../services/LLM.ts"
 import * as Meter from "../services/Meter.ts"
 import * as Price from "../services/Price.ts"
 import * as Retry from "../services/Retry.ts"
+import * as Tokenizer from "../services/Tokenizer.ts"
 import * as Invoker from "./Invoker.ts"
+import * as Routes from "./Routes.ts"
 import * as RunRecord from "./RunRecord.ts"
 
 export { Budget, type BudgetOptions, type BudgetShape, layer, make, type Reading } from "../services/Budget.ts"
@@ -47,32 +49,29 @@ export const within =
         const [journal, llm] = yield* Effect.all([Journal, LLM])
         const { runId } = options
         const now = yield* Clock.currentTimeMillis
-        const limits = yield* Budget.make(options).limits
+        const budget = Budget.make(options)
+        const limits = yield* budget.limits
+        const routes = yield* Routes.make(llm, [], yield* CircuitBreaker.Breaker)
         const { book, fence } = yield* RunRecord.open(journal, {
           found: yield* journal.reads.book(runId),
           fresh: { runId, job: "within", scope: runId, status: "running", source: "{}", createdAt: now, chunkSize: 1 },
           limits
         })
         yield* journal.commit({ _tag: "Limits", fence, limits })
-        const meter = Meter.make({ journal, book, fence, clock: yield* Effect.clock })
-        const health = CircuitBreaker.of(llm)
-        const leave = health.listen({
-          provider: (provider) => meter.dispatch({ _tag: "Provider", provider }),
-          cooling: (cooling) => meter.dispatch({ _tag: cooling ? "Cool" : "Warm" }),
-          outage: (open) => meter.stop({ kind: "outage", message: open.message })
-        })
-        yield* Effect.addFinalizer(() => Effect.sync(leave))
+        const meter = Meter.make({ journal, book, fence, clock: yield* Effect.clock, throttle: budget.throttle })
+        yield* Routes.watch(routes, meter, { provider: () => {}, left: () => {} })
         const invoker = Invoker.make({
-          llm,
+          routes,
           meter,
-          health,
+          tokenizer: yield* Tokenizer.Tokenizer,
           prices: yield* Price.Price,
           now,
           retry: options.retry ?? Retry.standard,
           memo: 0,
           openCalls: [],
           reused: new Map(),
-          spans: false
+          spans: false,
+          left: () => {}
         })
         const metered = Effect.provideService(program, Invoker.Invoker, invoker)
         return yield* Effect.ensuring(

@@ -102,6 +102,8 @@ export type RunEvent<A> =
   | { readonly _tag: "Checkpoint"; readonly rows: number }
   | { readonly _tag: "ProviderDown"; readonly error: CircuitOpen | undefined }
   | { readonly _tag: "ProviderUp" }
+  /** No call can succeed there any more; the job's fallback takes over. */
+  | { readonly _tag: "ProviderLeft"; readonly message: string }
   | { readonly _tag: "Stopping"; readonly reason: StopReason }
   | { readonly _tag: "Finished"; readonly result: RunResult<A> }
 

@@ -4,7 +4,7 @@
  * @since 0.1.0
  */
 import { Chunk, Clock, type Context, Effect, Either, Option, Random, type Scope, Stream } from "effect"
-import type { State } from "../services/Admission.ts"
+import { isCooling, type State } from "../services/Admission.ts"
 import type { Book, Fence, Limits } from "../services/Book.ts"
 import { Budget } from "../services/Budget.ts"
 import { Checkpointer } from "../services/Checkpointer.ts"
@@ -16,6 +16,7 @@ import * as Meter from "../services/Meter.ts"
 import type { Outcome } from "../services/Outcome.ts"
 import * as Price from "../services/Price.ts"
 import { Store } from "../services/Store.ts"
+import * as Tokenizer from "../services/Tokenizer.ts"
 import { Usd } from "../services/Usd.ts"
 import type { Batch, RunError, RunEvent, RunOptions, RunResult, Services, Snapshot } from "./Enrichment.ts"
 import * as Invoker from "./Invoker.ts"
@@ -23,6 +24,7 @@ import type { Job } from "./Job.ts"
 import * as Manifest from "./Manifest.ts"
 import * as Reopen from "./Reopen.ts"
 import * as Report from "./Report.ts"
+import * as Routes from "./Routes.ts"
 import * as RowLoop from "./RowLoop.ts"
 import * as RunRecord from "./RunRecord.ts"
 import * as Workflow from "./Workflow.ts"
@@ -38,7 +40,8 @@ export interface Live<Row, A, I> {
   readonly journal: JournalShape
   readonly store: Context.Tag.Service<Store>
   readonly checkpointer: Context.Tag.Service<Checkpointer>
-  readonly llm: LLMShape
+  readonly routes: Routes.Routes
+  readonly tokenizer: Tokenizer.TokenizerShape
   readonly prices: ReadonlyArray<Price.PriceRow>
   readonly fence: Fence
   readonly limits: Limits
@@ -65,11 +68,12 @@ interface Counts {
  * @since 0.1.0
  */
 export const begin = <Row, A, I>(
-  job: Job<Row, A, I>,
+  asked: Job<Row, A, I>,
   options: RunOptions
 ): Effect.Effect<Live<Row, A, I>, RunError, Services | Scope.Scope> =>
   Effect.gen(function* () {
     const [journal, store, checkpointer, budget, llm] = yield* Effect.all([Journal, Store, Checkpointer, Budget, LLM])
+    const job = fitted(asked, llm)
     const prices = yield* Price.Price
     yield* sameKind(journal.durable, store.durable, checkpointer.durable)
     const now = yield* Clock.currentTimeMillis
@@ -78,8 +82,9 @@ export const begin = <Row, A, I>(
     yield* budget.bind(runId)
     const found = yield* journal.reads.book(runId)
     yield* acceptable(job, limits, found, prices, now)
+    const routes = yield* Routes.make(llm, job.fallback, yield* CircuitBreaker.Breaker)
     const source = JSON.stringify({ kind: job.source.kind, location: job.source.location, text: job.source.text })
-    const asked = { ...limits, settings: options.settings }
+    const wanted = { ...limits, settings: options.settings }
     const { book, fence } = yield* RunRecord.open(journal, {
       found,
       fresh: {
@@ -91,10 +96,10 @@ export const begin = <Row, A, I>(
         createdAt: now,
         chunkSize: job.chunkSize
       },
-      limits: asked
+      limits: wanted
     })
     const clock = yield* Effect.clock
-    const meter = Meter.make({ journal, book, fence, clock })
+    const meter = Meter.make({ journal, book, fence, clock, throttle: budget.throttle })
     budget.report(meter.state)
     const counts: Counts = { ...book, loading: book.status === "loading" }
     return {
@@ -103,10 +108,11 @@ export const begin = <Row, A, I>(
       journal,
       store,
       checkpointer,
-      llm,
+      routes,
+      tokenizer: yield* Tokenizer.Tokenizer,
       prices,
       fence,
-      limits: asked,
+      limits: wanted,
       meter,
       clock,
       now,
@@ -114,6 +120,10 @@ export const begin = <Row, A, I>(
       counts
     }
   })
+
+/** The output is asked for as this provider can give it: the mode is part of the request, and so of every row's key. */
+const fitted = <Row, A, I>(job: Job<Row, A, I>, { outputMode }: LLMShape): Job<Row, A, I> =>
+  outputMode === undefined ? job : { ...job, agent: job.agent.forMode(outputMode) }
 
 const sameKind = (...durable: ReadonlyArray<boolean>): Effect.Effect<void, RunRefused> =>
   durable.every((one) => one === durable[0])
@@ -139,8 +149,14 @@ const acceptable = <Row, A, I>(
   now: number
 ): Effect.Effect<void, RunRefused> => {
   const cap = limits.cap === undefined ? found?.cap : limits.cap
-  if (cap !== null && cap !== undefined && Option.isNone(Price.find(prices, job.agent.model, now))) {
-    return new RunRefused({ reason: "unpriced", message: Invoker.unpriced(job.agent.model) })
+  const models = [job.agent.model, ...job.fallback.map(({ model }) => model)]
+  for (const model of models) {
+    const price = Price.find(prices, model, now)
+    const problem = Option.match(price, {
+      onNone: () => (cap === null || cap === undefined ? undefined : Invoker.unpriced(model)),
+      onSome: Price.problem
+    })
+    if (problem !== undefined) return new RunRefused({ reason: "unpriced", message: problem })
   }
   return Effect.void
 }
@@ -237,20 +253,20 @@ const work = <Row, A, I>(
   publish: Publish<A>
 ): Effect.Effect<void, StorageError, Scope.Scope> =>
   Effect.gen(function* () {
-    const { fence, job, journal, llm, meter, options, store } = live
-    const health = CircuitBreaker.of(llm)
-    yield* watch(live, health, publish)
+    const { fence, job, journal, meter, options, routes, store } = live
+    yield* watch(live, publish)
     const invoker = Invoker.make({
-      llm,
+      routes,
       meter,
-      health,
+      tokenizer: live.tokenizer,
       prices: live.prices,
       now: live.now,
       retry: job.retry,
       memo: job.memo,
       openCalls: yield* journal.reads.openCalls(fence.runId),
       reused,
-      spans: options.spans === true
+      spans: options.spans === true,
+      left: (message) => publish({ _tag: "ProviderLeft", message })
     })
     if (book.status === "suspended") journal.append({ _tag: "Status", fence, status: "running", reason: null })
     const loop = RowLoop.run({
@@ -282,23 +298,19 @@ const count = <A>(counts: Counts, outcome: Outcome<A>): void => {
   else counts.done++
 }
 
-/** Hands the provider's health, the journal's and the stop on to whom they concern. */
+/** Hands the providers' health, the journal's and the stop on to whom they concern. */
 const watch = <Row, A, I>(
-  { journal, meter }: Live<Row, A, I>,
-  health: CircuitBreaker.Health,
+  { journal, meter, routes }: Live<Row, A, I>,
   publish: Publish<A>
 ): Effect.Effect<void, never, Scope.Scope> =>
   Effect.gen(function* () {
-    const leave = health.listen({
+    yield* Routes.watch(routes, meter, {
       provider: (provider, error) => {
-        meter.dispatch({ _tag: "Provider", provider })
         if (provider === "down") publish({ _tag: "ProviderDown", error })
         if (provider === "up") publish({ _tag: "ProviderUp" })
       },
-      cooling: (cooling) => meter.dispatch({ _tag: cooling ? "Cool" : "Warm" }),
-      outage: (open) => meter.stop({ kind: "outage", message: open.message })
+      left: (message) => publish({ _tag: "ProviderLeft", message })
     })
-    yield* Effect.addFinalizer(() => Effect.sync(leave))
     yield* Effect.forkScoped(Effect.map(meter.stopped, (reason) => publish({ _tag: "Stopping", reason })))
     const broke = Effect.catchAll(journal.broken, (error) =>
       Effect.sync(() => meter.stop({ kind: "storage", message: error.message }))
@@ -376,5 +388,5 @@ const phaseOf = (state: State, loading: boolean): Snapshot["phase"] => {
   if (loading) return "loading"
   if (state.stop !== null) return "stopping"
   if (state.provider !== "up") return "provider_down"
-  return state.cooling ? "cooling" : "running"
+  return isCooling(state) ? "cooling" : "running"
 }

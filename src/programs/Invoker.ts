@@ -6,14 +6,15 @@
  */
 import { Cause, Context, Deferred, Effect, Either, Exit, FiberId, Option, Schedule, Schema } from "effect"
 import type { CallRecord } from "../services/Book.ts"
-import type { Health } from "../services/CircuitBreaker.ts"
-import { LLMError, RunStopped, type StopReason, type StorageError } from "../services/Errors.ts"
+import { LLMError, RunStopped, type StorageError } from "../services/Errors.ts"
 import * as Identity from "../services/Identity.ts"
-import { type ChatAnswer, type ChatRequest, type LLMShape, answer as makeAnswer } from "../services/LLM.ts"
+import { type ChatAnswer, type ChatRequest, answer as makeAnswer } from "../services/LLM.ts"
 import type { Meter } from "../services/Meter.ts"
 import * as Price from "../services/Price.ts"
-import type { RetryPolicy } from "../services/Retry.ts"
+import * as Retry from "../services/Retry.ts"
+import type { TokenizerShape } from "../services/Tokenizer.ts"
 import * as Usage from "../services/Usage.ts"
+import * as Routes from "./Routes.ts"
 
 /**
  * Where a question belongs: the row, its epoch, and the question's number within the row (0, then one for each repair).
@@ -28,7 +29,7 @@ export interface Turn {
 
 /**
  * An answer with what its turn cost in this run, and whether it took a call in this epoch, be it one before a crash: `replay`: it stood in the book from an earlier
- * epoch; `memo`: an equal request was answered before.
+ * epoch; `memo`: an equal request was answered before. `fallback`: another model than the job's own answered.
  *
  * @since 0.1.0
  */
@@ -36,6 +37,7 @@ export interface Reply {
   readonly answer: ChatAnswer
   readonly usage: Usage.Usage
   readonly source: "call" | "replay" | "memo"
+  readonly fallback: boolean
 }
 
 /** @since 0.1.0 */
@@ -52,13 +54,14 @@ export class Invoker extends Context.Tag("longhaul/Invoker")<Invoker, InvokerSha
 
 /** @since 0.1.0 */
 export interface InvokerOptions {
-  readonly llm: LLMShape
+  readonly routes: Routes.Routes
   readonly meter: Meter
-  readonly health: Health
+  /** What a request counts for a limit of tokens a minute. */
+  readonly tokenizer: TokenizerShape
   readonly prices: ReadonlyArray<Price.PriceRow>
   /** The time by which a price row must have begun, in milliseconds since 1970. */
   readonly now: number
-  readonly retry: RetryPolicy
+  readonly retry: Retry.RetryPolicy
   /** Answers equal requests of one run once, for at most this many requests. 0: off. */
   readonly memo: number
   /** Calls of rows that have no outcome yet, from the book. */
@@ -67,6 +70,8 @@ export interface InvokerOptions {
   readonly reused: ReadonlyMap<number, number>
   /** One span for each call. */
   readonly spans: boolean
+  /** Told when the fallback takes over from a route for good. */
+  readonly left: (message: string) => void
 }
 
 /**
@@ -75,62 +80,105 @@ export interface InvokerOptions {
  * @since 0.1.0
  */
 export const make = (options: InvokerOptions): InvokerShape => {
-  const { health, llm, meter } = options
+  const { meter, routes } = options
   const past = pastOf(options.openCalls, options.reused)
-  const memo = new Map<string, ChatAnswer>()
+  const memo = new Map<string, Reply>()
   const flights = new Map<string, Effect.Effect<void>>()
   const priceOf = priceFinder(options)
   /** Cuts a back-off short when the run stops. */
   const stopped = Effect.flatMap(meter.stopped, (reason) => new RunStopped({ reason }))
 
-  const physical = (request: ChatRequest) =>
+  const physical = (route: Routes.Route, request: ChatRequest) =>
     options.spans
-      ? Effect.withSpan(llm.generate(request), "longhaul.call", {
-          attributes: { model: request.model },
+      ? Effect.withSpan(route.llm.generate(request), "longhaul.call", {
+          attributes: { model: request.model, provider: route.llm.provider },
           captureStackTrace: false
         })
-      : llm.generate(request)
+      : route.llm.generate(request)
 
   /** The run and the provider's health hear how a call ended before its permit and its money go to the next one. */
-  const heard = (exit: Exit.Exit<ChatAnswer, LLMError>): Effect.Effect<void> => {
-    // An empty answer is the row's trouble, not the provider's: it answered.
-    if (Exit.isSuccess(exit)) return health.succeeded
-    const error = Option.getOrUndefined(Cause.failureOption(exit.cause))
-    if (error === undefined) return Effect.void
-    return error.scope === "run" ? Effect.sync(() => meter.stop(providerStop(error))) : health.failed(error)
+  const heard =
+    (route: Routes.Route) =>
+    (exit: Exit.Exit<ChatAnswer, LLMError>): Effect.Effect<void> => {
+      // An empty answer is the row's trouble, not the provider's: it answered.
+      if (Exit.isSuccess(exit)) return route.health.succeeded(exit.value.limits)
+      const error = Option.getOrUndefined(Cause.failureOption(exit.cause))
+      if (error === undefined) return Effect.void
+      return error.scope === "run" ? Effect.sync(() => leave(route, error)) : route.health.failed(error)
+    }
+  const leave = (route: Routes.Route, error: LLMError): void => {
+    if (routes.isLeft(route)) return
+    Routes.leave(routes, meter, route, Routes.stopOf(error))
+    if (meter.state().stop === null) options.left(error.message)
   }
 
-  /** One physical call; an empty answer fails here, after it was settled, so that it is tried again. */
-  const once = (request: ChatRequest, hash: string, turn: Turn, attempt: number, price: Price.PriceRow) =>
-    Effect.flatMap(
-      meter.call(
-        { attempt, request: hash, model: request.model, amount: Price.hold(price, request), price, ...turn },
-        () => physical(request),
-        heard
-      ),
-      ({ answer, cost }): Effect.Effect<Reply, LLMError> => {
-        const usage = cost === null || answer.usage === undefined ? Usage.zero : Usage.make({ ...answer.usage, cost })
-        return isEmpty(answer) ? Effect.fail(empty) : Effect.succeed({ answer, usage, source: "call" })
-      }
-    )
+  const tokensOf = (request: ChatRequest): number =>
+    meter.state().throttle.tokens.perMinute === null ? 0 : options.tokenizer.estimate(request) + request.maxOutputTokens
 
-  /** Tries until an answer, a lasting error, the end of the policy, or the stop of the run. */
-  const insist = Effect.fnUntraced(function* (request: ChatRequest, hash: string, turn: Turn, attempts: number) {
+  /** One physical call; an empty answer fails here, after it was settled, so that it is tried again. */
+  const once = Effect.fnUntraced(function* (route: Routes.Route, request: ChatRequest, turn: Turn, tries: Tries) {
     const price = yield* priceOf(request.model)
-    let driver: Option.Option<Schedule.ScheduleDriver<unknown, LLMError>> = Option.none()
-    for (let attempt = attempts; ; attempt++) {
-      const tried = yield* eitherLLMError(once(request, hash, turn, attempt, price))
+    const call = {
+      ...turn,
+      attempt: tries.attempt,
+      request: yield* requestHash(request),
+      model: request.model,
+      amount: Price.hold(price, request),
+      price,
+      tokens: tokensOf(request),
+      bill: (answer: ChatAnswer) => Price.bill(price, request, answer, priceOf.find)
+    }
+    const send = () => {
+      tries.begunAt = meter.now()
+      return physical(route, request)
+    }
+    const { answer, cost } = yield* meter.call(call, send, heard(route))
+    const usage = cost === null || answer.usage === undefined ? Usage.zero : Usage.make({ ...answer.usage, cost })
+    if (isEmpty(answer)) return yield* empty
+    const reply: Reply = { answer, usage, source: "call", fallback: route !== routes.all[0] }
+    return reply
+  })
+
+  const sleep = (driver: Driver, error: LLMError) => Effect.raceFirst(Effect.option(driver.next(error)), stopped)
+
+  /** Waits for the next try of a turn; false: there is none. */
+  const again = Effect.fnUntraced(function* (error: LLMError, { health }: Routes.Route, tries: Tries) {
+    if (error.category === "PERMANENT") return false
+    const begun = meter.now()
+    tries.ownMs += begun - tries.begunAt
+    if (error.reason === "rate_limited") return yield* Effect.as(sleep(yield* tries.uncounted, error), true)
+    if (tries.streak() === 0) tries.before = health.state().failures - 1
+    tries.failed++
+    if (tries.failed >= MOST_FAILED) return false
+    // While the provider is down the wait is admission's, and what was tried does not count.
+    if (health.state().provider === "down") {
+      tries.reset()
+      return true
+    }
+    const counted = Option.isSome(yield* sleep(yield* tries.counted, error))
+    tries.ownMs += meter.now() - begun
+    if (counted) return tries.ownMs < options.retry.deadlineMs
+    // Others fail as well and none was answered since: that looks like the provider, and the breaker will tell.
+    if (health.state().failures - tries.before <= tries.streak()) return false
+    return yield* Effect.as(sleep(yield* tries.uncounted, error), true)
+  })
+
+  /** Tries until an answer, a lasting error, the end of the policy on the last route, or the stop of the run. */
+  const insist = Effect.fnUntraced(function* (request: ChatRequest, turn: Turn, before: number) {
+    const tries = makeTries(options.retry, before)
+    for (let from = 0; ; tries.attempt++) {
+      const { index, route } = routes.choose(from)
+      const tried = yield* eitherLLMError(once(route, route.asked(request), turn, tries))
       if (Either.isRight(tried)) return tried.right
       const error = tried.left
-      if (error.scope === "run") return yield* new RunStopped({ reason: providerStop(error) })
-      // While the provider is down the wait is admission's, and the try does not count.
-      if (error.category !== "PERMANENT" && health.state().provider === "down") continue
-      const schedule = Option.isSome(driver) ? driver.value : yield* Schedule.driver(options.retry)
-      driver = Option.some(schedule)
-      yield* Effect.raceFirst(
-        Effect.mapError(schedule.next(error), () => error),
-        stopped
-      )
+      if (error.scope === "run") {
+        // The route was left, or with the last one the run.
+        if (meter.state().stop !== null) return yield* new RunStopped({ reason: Routes.stopOf(error) })
+      } else if (!(yield* again(error, route, tries))) {
+        if (!routes.hasMore(index)) return yield* error
+        from = index + 1
+        tries.reset()
+      }
     }
   })
 
@@ -139,7 +187,7 @@ export const make = (options: InvokerOptions): InvokerShape => {
     Effect.uninterruptibleMask((restore) =>
       Effect.suspend(() => {
         const known = memo.get(hash)
-        if (known !== undefined) return Effect.succeed<Reply>({ answer: known, usage: Usage.zero, source: "memo" })
+        if (known !== undefined) return Effect.succeed<Reply>({ ...known, usage: Usage.zero, source: "memo" })
         const flight = flights.get(hash)
         if (flight !== undefined)
           return Effect.zipRight(apart(seq, restore(flight)), restore(remembered(hash, seq, own)))
@@ -147,7 +195,7 @@ export const make = (options: InvokerOptions): InvokerShape => {
         const landed = Deferred.unsafeMake<void>(FiberId.none)
         flights.set(hash, Deferred.await(landed))
         return restore(own).pipe(
-          Effect.tap((reply) => Effect.sync(() => memo.set(hash, reply.answer))),
+          Effect.tap((reply) => Effect.sync(() => memo.set(hash, reply))),
           Effect.ensuring(
             Effect.sync(() => {
               flights.delete(hash)
@@ -170,17 +218,70 @@ export const make = (options: InvokerOptions): InvokerShape => {
 
   return {
     ask: Effect.fnUntraced(function* (request, turn) {
-      const hash = yield* requestHash(request)
       const before = past.get(placeOf(turn))
-      const paid = before?.answers.get(hash)
-      if (before !== undefined && paid !== undefined) {
-        before.answers.delete(hash)
-        return paid
+      if (before !== undefined) {
+        for (const route of routes.all) {
+          const hash = yield* requestHash(route.asked(request))
+          const paid = before.answers.get(hash)
+          before.answers.delete(hash)
+          if (paid !== undefined) return { ...paid, fallback: route !== routes.all[0] }
+        }
       }
-      const own = insist(request, hash, turn, before?.calls ?? 0)
-      return yield* options.memo > 0 ? remembered(hash, turn.seq, own) : own
+      const own = insist(request, turn, before?.calls ?? 0)
+      return yield* options.memo > 0 ? remembered(yield* requestHash(request), turn.seq, own) : own
     })
   }
+}
+
+/** A turn is not asked more often than this in one process, whatever failed: each of these calls may have been billed. */
+const MOST_FAILED = 20
+
+type Driver = Schedule.ScheduleDriver<unknown, LLMError>
+
+/** The tries of one turn. `ownMs`: the time that its calls and back-offs took. */
+interface Tries {
+  attempt: number
+  begunAt: number
+  ownMs: number
+  failed: number
+  /** The provider's failures in a row before this turn's own. */
+  before: number
+  /** The drivers of the policy and of tries that do not count, made when they are needed. */
+  readonly counted: Effect.Effect<Driver>
+  readonly uncounted: Effect.Effect<Driver>
+  readonly reset: () => void
+  /** Failures since the policy began anew. */
+  readonly streak: () => number
+}
+
+const makeTries = (retry: Retry.RetryPolicy, attempt: number): Tries => {
+  let counted: Driver | undefined
+  let uncounted: Driver | undefined
+  let counts = 0
+  const tries: Tries = {
+    attempt,
+    begunAt: 0,
+    ownMs: 0,
+    failed: 0,
+    before: 0,
+    counted: Effect.suspend(() =>
+      counted === undefined
+        ? Effect.tap(Schedule.driver(retry.schedule), (driver) => Effect.sync(() => (counted = driver)))
+        : Effect.succeed(counted)
+    ),
+    uncounted: Effect.suspend(() =>
+      uncounted === undefined
+        ? Effect.tap(Schedule.driver(Retry.uncounted), (driver) => Effect.sync(() => (uncounted = driver)))
+        : Effect.succeed(uncounted)
+    ),
+    reset: () => {
+      counted = undefined
+      tries.ownMs = 0
+      counts = tries.failed
+    },
+    streak: () => tries.failed - counts
+  }
+  return tries
 }
 
 /**
@@ -248,7 +349,8 @@ const replyOf = (call: CallRecord, epoch: number): Reply => ({
   answer: decodeAnswer(call),
   usage: usageOf(call),
   // A call of this epoch was counted when it was sent.
-  source: call.epoch === epoch ? "call" : "replay"
+  source: call.epoch === epoch ? "call" : "replay",
+  fallback: false
 })
 
 const usageOf = (call: CallRecord): Usage.Usage => (call.state === "settled" ? Usage.make(call) : Usage.zero)
@@ -268,19 +370,23 @@ const decodeAnswer = (call: CallRecord): ChatAnswer => {
   return makeAnswer({ text, model, usage: undefined, finish, refusal, requestId: call.requestId ?? undefined })
 }
 
+/** The price row of a model; without one a run under a cap stops. `find` looks for the price of a model that answered. */
 const priceFinder = ({ now, prices, meter }: InvokerOptions) => {
-  const found = new Map<string, Price.PriceRow>()
-  return (model: string): Effect.Effect<Price.PriceRow, RunStopped> =>
+  const found = new Map<string, Price.PriceRow | undefined>()
+  const find = (model: string): Price.PriceRow | undefined => {
+    if (!found.has(model)) found.set(model, Option.getOrUndefined(Price.find(prices, model, now)))
+    return found.get(model)
+  }
+  const priceOf = (model: string): Effect.Effect<Price.PriceRow, RunStopped> =>
     Effect.suspend(() => {
-      const known = found.get(model) ?? Option.getOrUndefined(Price.find(prices, model, now))
-      if (known !== undefined) {
-        found.set(model, known)
-        return Effect.succeed(known)
-      }
+      const known = find(model)
+      if (known !== undefined) return Effect.succeed(known)
       if (meter.state().cap === null) return Effect.succeed(Price.free(model))
-      meter.stop({ kind: "provider", message: unpriced(model) })
-      return Effect.fail(new RunStopped({ reason: { kind: "provider", message: unpriced(model) } }))
+      const reason = { kind: "unpriced" as const, message: unpriced(model) }
+      meter.stop(reason)
+      return Effect.fail(new RunStopped({ reason }))
     })
+  return Object.assign(priceOf, { find })
 }
 
 /**
@@ -291,9 +397,6 @@ const priceFinder = ({ now, prices, meter }: InvokerOptions) => {
 export const unpriced = (model: string): string =>
   `model ${model} has no price, so a cap cannot be held: give its price with Price.layer, or run without a cap`
 
-/** No row can succeed: the run stops and the row stays pending. */
-const providerStop = (error: LLMError): StopReason => ({ kind: "provider", message: error.message })
-
 /**
  * A failure in the shape of a success: it is billed, and another try gives the same. `undefined`: the answer can be read.
  *
@@ -303,11 +406,15 @@ export const judge = (answer: ChatAnswer): LLMError | undefined => {
   if (answer.refusal !== undefined) return billed("refusal", "PERMANENT", "the model refused to answer")
   if (answer.finish === "content_filter")
     return billed("content_filter", "PERMANENT", "the content filter cut the answer")
-  if (answer.finish === "length") {
-    return billed("truncated", "PERMANENT", "the answer was cut at the output limit: raise maxOutputTokens")
-  }
+  if (answer.finish === "length") return billed("truncated", "PERMANENT", truncated(answer))
   return undefined
 }
+
+/** A reasoning model may spend the whole limit on thoughts that nobody sees. */
+const truncated = ({ text, usage }: ChatAnswer): string =>
+  text.trim() === "" && usage !== undefined && usage.reasoningTokens > 0
+    ? `all ${usage.outputTokens} output tokens went into reasoning and none into the answer: raise maxOutputTokens, or lower effort`
+    : "the answer was cut at the output limit: raise maxOutputTokens"
 
 const billed = (reason: LLMError["reason"], category: LLMError["category"], message: string) =>
   new LLMError({ reason, category, scope: "row", charge: "known", message })

@@ -9,6 +9,7 @@ import * as Identity from "../services/Identity.ts"
 import * as Retry from "../services/Retry.ts"
 import { type RowSource, readCells } from "../services/RowSource.ts"
 import type { Agent } from "./Agent.ts"
+import type { Fallback } from "./Routes.ts"
 
 /**
  * `id` names a row, uniquely in its source. `version` says which state of the row it is (`updatedAt`); without it a hash of the row's own fields does. `scope` is what
@@ -32,6 +33,13 @@ export interface JobOptions<Row, RowI, A, I> {
   readonly retry?: Retry.RetryPolicy
   /** Answers equal requests of one run once, for at most this many; default 0, off. */
   readonly memo?: number
+  /**
+   * Whom to ask when the agent's own model cannot answer: it is down, its key or quota is refused, or a row has used up its tries. In this order; default
+   * none. What they answer counts for this run only and is not stored for others.
+   */
+  readonly fallback?: ReadonlyArray<Fallback>
+  /** The id that an answer says it is about: checked against the row's own; a mismatch is shown to the model once more. */
+  readonly outputId?: (output: A) => string | number
 }
 
 /** A row ready to be stored in a manifest. @since 0.1.0 */
@@ -55,6 +63,8 @@ export interface Job<Row, A, I = unknown> {
   readonly keep: Keep
   readonly retry: Retry.RetryPolicy
   readonly memo: number
+  readonly fallback: ReadonlyArray<Fallback>
+  readonly outputId: ((output: A) => string | number) | undefined
   /** A source record as a row, or what does not fit and in which field. `text`: its cells are text, see {@link readCells}. */
   readonly decode: (record: unknown, text: boolean) => Either.Either<Row, Misfit>
   readonly identify: (row: Row, now: Date) => Identified
@@ -83,6 +93,8 @@ export const make = <Row, RowI, A, I>(options: JobOptions<Row, RowI, A, I>): Job
     keep: options.keep ?? "all",
     retry: options.retry ?? Retry.standard,
     memo: options.memo ?? 0,
+    fallback: options.fallback ?? [],
+    outputId: options.outputId,
     decode: decoder(options.row),
     identify: (row, now) => ({
       id: String(options.id(row)),

@@ -174,8 +174,9 @@ const worker = <Row, A, I>(options: LoopOptions<Row, A, I>) => {
       })
     }
     const place = { seq: row.seq, epoch: row.epoch }
-    const work = Effect.flatMap(Effect.exit(meter.row(row.seq, job.agent.work(request, place))), (exit) =>
-      settle(row, key, exit)
+    const work = Effect.flatMap(
+      Effect.exit(meter.row(row.seq, job.agent.work(request, place, isAbout(job, row.id)))),
+      (exit) => settle(row, key, exit)
     )
     return spans
       ? Effect.withSpan(work, "longhaul.row", { attributes: { seq: row.seq }, captureStackTrace: false })
@@ -183,7 +184,25 @@ const worker = <Row, A, I>(options: LoopOptions<Row, A, I>) => {
   }
 }
 
-const noFacts: OutcomeFacts = { storeHit: false, memoHits: 0, replays: 0, freeRepairs: 0, unasked: false }
+const noFacts: OutcomeFacts = {
+  storeHit: false,
+  memoHits: 0,
+  replays: 0,
+  freeRepairs: 0,
+  unasked: false,
+  fallback: false
+}
+
+/** Whether an answer is about the row that was asked, where it says so: the row's own id is the truth. */
+const isAbout = <Row, A, I>({ outputId }: Job<Row, A, I>, id: string) => {
+  if (outputId === undefined) return undefined
+  return (value: A): string | undefined => {
+    const said = String(outputId(value))
+    return said === id
+      ? undefined
+      : `the answer is about id ${JSON.stringify(said)}, but it must be about ${JSON.stringify(id)}`
+  }
+}
 
 /** Appends a row's outcome, the snapshot that falls due with it, and hands the result on to the store. */
 const finisher = <Row, A, I>(options: LoopOptions<Row, A, I>) => {
@@ -191,10 +210,12 @@ const finisher = <Row, A, I>(options: LoopOptions<Row, A, I>) => {
   const encode = encoder(job.agent.output)
   let ended = options.ended
 
-  return (row: RowRecord, key: string, reached: Outcome<A>, facts: OutcomeFacts): Effect.Effect<void> =>
+  return (row: RowRecord, ownKey: string, reached: Outcome<A>, facts: OutcomeFacts): Effect.Effect<void> =>
     Effect.sync(() => {
       const [outcome, value] = encode(reached)
       const { epoch, seq } = row
+      // What another model answered is not the result of this key: no other run may find it there.
+      const key = facts.fallback ? "" : ownKey
       const record = { runId: fence.runId, seq, epoch, key, value, ...kindOf(outcome) }
       journal.append({ _tag: "Outcome", fence, outcome: record, facts })
       ended++
@@ -203,7 +224,7 @@ const finisher = <Row, A, I>(options: LoopOptions<Row, A, I>) => {
         journal.append({ _tag: "RunSnapshot", fence, status: "RUNNING", keep: job.keep, at })
         options.onSnapshot(ended)
       }
-      if (record.kind === "done" && !facts.storeHit) options.feed.add(key, value, epoch > 0)
+      if (record.kind === "done" && key !== "" && !facts.storeHit) options.feed.add(key, value, epoch > 0)
       options.onRow({ seq, id: row.id, outcome, fromStore: facts.storeHit })
       if (options.failFast && Either.isLeft(outcome)) {
         meter.stop({ kind: "fail_fast", message: `row ${row.id} failed: ${outcome.left.message}` })

@@ -1,18 +1,25 @@
 /**
  * Admission: the run's one queue and its one semaphore, as a pure state machine. It hands out permit and hold together, oldest row first; pause, cool-down,
- * outage, call limit, cap and stop all sit here. Nothing is sent that it did not grant.
+ * outage, throttle, call limit, cap and stop all sit here. Nothing is sent that it did not grant.
  *
  * @since 0.1.0
  */
 import { HashMap, Option, Order, RedBlackTree } from "effect"
 import type { StopReason } from "./Errors.ts"
+import * as Throttle from "./Throttle.ts"
 import { Usd } from "./Usd.ts"
 
-/** A call that asks to be sent. `amount` is its hold. @since 0.1.0 */
+/**
+ * A call that asks to be sent. `amount` is its hold, `attempt` how often its turn was tried before, `tokens` what it counts for a limit of tokens a minute.
+ *
+ * @since 0.1.0
+ */
 export interface Ticket {
   readonly id: number
   readonly seq: number
   readonly amount: Usd
+  readonly attempt: number
+  readonly tokens: number
 }
 
 /** Whether the provider answers: `probing` lets one call through to find out. @since 0.1.0 */
@@ -33,10 +40,14 @@ export interface State {
   readonly calls: number
   readonly inFlight: number
   readonly paused: boolean
-  readonly cooling: boolean
   readonly provider: Provider
+  readonly throttle: Throttle.State
+  /** The time of the last event, in milliseconds. */
+  readonly now: number
   readonly stop: StopReason | null
+  /** First tries, and tries of a turn that failed before. */
   readonly waiting: RedBlackTree.RedBlackTree<Ticket, null>
+  readonly retrying: RedBlackTree.RedBlackTree<Ticket, null>
   /** The rows under way, each with the number of its tickets that wait. */
   readonly rows: HashMap.HashMap<number, number>
   /** How many of them wait with nothing else to do. */
@@ -54,13 +65,14 @@ export type Event =
   | { readonly _tag: "Leave"; readonly seq: number }
   | { readonly _tag: "Ask"; readonly ticket: Ticket }
   | { readonly _tag: "Cancel"; readonly ticket: Ticket }
-  | { readonly _tag: "Settled"; readonly amount: Usd; readonly cost: Usd }
-  | { readonly _tag: "Uncertain"; readonly amount: Usd }
-  | { readonly _tag: "Released"; readonly amount: Usd; readonly sent: boolean }
+  | { readonly _tag: "Settled"; readonly amount: Usd; readonly cost: Usd; readonly signal?: Throttle.Signal }
+  | { readonly _tag: "Uncertain"; readonly amount: Usd; readonly signal?: Throttle.Signal }
+  | { readonly _tag: "Released"; readonly amount: Usd; readonly sent: boolean; readonly signal?: Throttle.Signal }
   | { readonly _tag: "Pause" }
   | { readonly _tag: "Unpause" }
-  | { readonly _tag: "Cool" }
-  | { readonly _tag: "Warm" }
+  | { readonly _tag: "Cool"; readonly until: number }
+  | { readonly _tag: "Learned"; readonly limits: Throttle.Learned }
+  | { readonly _tag: "Tick" }
   | { readonly _tag: "Provider"; readonly provider: Provider }
   | {
       readonly _tag: "Limits"
@@ -71,12 +83,12 @@ export type Event =
   | { readonly _tag: "Stop"; readonly reason: StopReason }
 
 /**
- * What is to be done: let a ticket go, or refuse it.
+ * What is to be done: let a ticket go, or refuse it. `grant` numbers the grants from 1.
  *
  * @since 0.1.0
  */
 export type Action =
-  | { readonly _tag: "Grant"; readonly ticket: Ticket }
+  | { readonly _tag: "Grant"; readonly ticket: Ticket; readonly grant: number }
   | { readonly _tag: "Deny"; readonly ticket: Ticket; readonly reason: StopReason }
 
 /** What a run starts with: its limits and what its book says. @since 0.1.0 */
@@ -92,7 +104,7 @@ const oldestFirst = Order.mapInput(
  *
  * @since 0.1.0
  */
-export const start = (from: Start): State => ({
+export const start = (from: Start, throttle: Throttle.Options = Throttle.defaults, now = 0): State => ({
   // Not a spread: what is started from is a whole book, and each transition copies the state.
   cap: from.cap,
   maxCalls: from.maxCalls,
@@ -103,25 +115,46 @@ export const start = (from: Start): State => ({
   calls: from.calls,
   inFlight: 0,
   paused: false,
-  cooling: false,
   provider: "up",
+  throttle: Throttle.start(throttle, now),
+  now,
   stop: null,
   waiting: RedBlackTree.empty(oldestFirst),
+  retrying: RedBlackTree.empty(oldestFirst),
   rows: HashMap.empty(),
   rowsWaiting: 0
 })
 
 /**
- * The machine: an event in a state gives the next state and what is to be done, in order. Pure.
+ * The machine: an event in a state, at a time in milliseconds, gives the next state and what is to be done, in order. Pure.
  *
  * @since 0.1.0
  */
-export const transition = (state: State, event: Event): readonly [State, ReadonlyArray<Action>] => {
+export const transition = (state: State, event: Event, now = state.now): readonly [State, ReadonlyArray<Action>] => {
   if (event._tag === "Ask" && state.stop !== null) {
     return [state, [{ _tag: "Deny", ticket: event.ticket, reason: state.stop }]]
   }
-  return advance(occur(state, event))
+  // A clock that is set back does not take back what it already said.
+  return advance(occur({ ...state, now: Math.max(now, state.now) }, event))
 }
+
+/**
+ * When a `Tick` may let a waiting call go, in milliseconds; null: time alone changes nothing.
+ *
+ * @since 0.1.0
+ */
+export const wakeAt = (state: State): number | null => {
+  const at = Throttle.readyAt(state.throttle)
+  const waits = RedBlackTree.size(state.waiting) + RedBlackTree.size(state.retrying) > 0
+  return waits && state.stop === null && at > state.now ? at : null
+}
+
+/**
+ * Whether the run waits because the provider asked it to.
+ *
+ * @since 0.1.0
+ */
+export const isCooling = (state: State): boolean => state.throttle.coolUntil > state.now
 
 /** What the event itself changes. */
 const occur = (state: State, event: Event): State => {
@@ -139,25 +172,27 @@ const occur = (state: State, event: Event): State => {
     case "Ask":
       return {
         ...state,
-        waiting: RedBlackTree.insert(state.waiting, event.ticket, null),
+        ...inQueue(state, event.ticket, (queue) => RedBlackTree.insert(queue, event.ticket, null)),
         ...countWaiting(state, event.ticket, 1)
       }
     case "Cancel":
-      return RedBlackTree.has(state.waiting, event.ticket) ? unqueue(state, event.ticket) : state
+      return RedBlackTree.has(queueOf(state, event.ticket), event.ticket) ? unqueue(state, event.ticket) : state
     case "Settled":
-      return { ...free(state, event.amount), spent: Usd.add(state.spent, event.cost) }
+      return { ...free(state, event), spent: Usd.add(state.spent, event.cost) }
     case "Uncertain":
-      return { ...free(state, event.amount), uncertain: Usd.add(state.uncertain, event.amount) }
+      return { ...free(state, event), uncertain: Usd.add(state.uncertain, event.amount) }
     case "Released":
-      return { ...free(state, event.amount), calls: state.calls - (event.sent ? 0 : 1) }
+      return { ...free(state, event), calls: state.calls - (event.sent ? 0 : 1) }
     case "Pause":
       return { ...state, paused: true }
     case "Unpause":
       return { ...state, paused: false }
     case "Cool":
-      return { ...state, cooling: true }
-    case "Warm":
-      return { ...state, cooling: false }
+      return { ...state, throttle: Throttle.cool(state.throttle, event.until) }
+    case "Learned":
+      return { ...state, throttle: Throttle.learn(state.throttle, event.limits, state.now) }
+    case "Tick":
+      return state
     case "Provider":
       return { ...state, provider: event.provider }
     case "Limits":
@@ -172,15 +207,26 @@ const occur = (state: State, event: Event): State => {
   }
 }
 
-const free = (state: State, amount: Usd): State => ({
+type Closing = Extract<Event, { readonly amount: Usd }>
+
+const free = (state: State, { amount, signal }: Closing): State => ({
   ...state,
   inFlight: state.inFlight - 1,
-  held: Usd.nano(state.held - amount)
+  held: Usd.nano(state.held - amount),
+  throttle:
+    signal === undefined
+      ? state.throttle
+      : Throttle.heard(state.throttle, signal, state.maxConcurrency, state.inFlight >= allowed(state), state.now)
 })
+
+type Queue = State["waiting"]
+const queueOf = (state: State, { attempt }: Ticket): Queue => (attempt > 0 ? state.retrying : state.waiting)
+const inQueue = (state: State, ticket: Ticket, change: (queue: Queue) => Queue): Partial<State> =>
+  ticket.attempt > 0 ? { retrying: change(state.retrying) } : { waiting: change(state.waiting) }
 
 const unqueue = (state: State, ticket: Ticket): State => ({
   ...state,
-  waiting: RedBlackTree.removeFirst(state.waiting, ticket),
+  ...inQueue(state, ticket, (queue) => RedBlackTree.removeFirst(queue, ticket)),
   ...countWaiting(state, ticket, -1)
 })
 
@@ -199,13 +245,12 @@ const advance = (before: State): readonly [State, ReadonlyArray<Action>] => {
   const actions: Array<Action> = []
   let state = before
   while (state.stop === null && mayGrant(state)) {
-    const oldest = RedBlackTree.first(state.waiting)
-    if (Option.isNone(oldest)) return [state, actions]
-    const [ticket] = oldest.value
+    const ticket = next(state)
+    if (ticket === undefined) return [state, actions]
     const short = shortOf(state, ticket)
     if (short === null) {
       state = grant(unqueue(state, ticket), ticket)
-      actions.push({ _tag: "Grant", ticket })
+      actions.push({ _tag: "Grant", ticket, grant: state.throttle.grants })
     } else if (mayStillFit(state)) {
       return [state, actions]
     } else {
@@ -215,11 +260,32 @@ const advance = (before: State): readonly [State, ReadonlyArray<Action>] => {
   return state.stop === null ? [state, actions] : stopAll(state, state.stop, actions)
 }
 
+const allowed = (state: State): number =>
+  state.provider === "probing" ? 1 : Throttle.widthOf(state.throttle, state.maxConcurrency)
+
 const mayGrant = (state: State): boolean =>
   !state.paused &&
-  !state.cooling &&
   state.provider !== "down" &&
-  state.inFlight < (state.provider === "probing" ? 1 : state.maxConcurrency)
+  state.inFlight < allowed(state) &&
+  Throttle.readyAt(state.throttle) <= state.now
+
+/** The oldest one that may go. While the provider is probed it is the one tried least, so that no row has to find out alone. */
+const next = (state: State): Ticket | undefined => {
+  if (state.provider === "probing") return leastTried(state)
+  const fresh = first(state.waiting)
+  const again = first(state.retrying)
+  if (again === undefined || !Throttle.mayRetry(state.throttle, state.inFlight)) return fresh
+  return fresh === undefined || oldestFirst(again, fresh) < 0 ? again : fresh
+}
+
+const first = (queue: Queue): Ticket | undefined => Option.getOrUndefined(RedBlackTree.first(queue))?.[0]
+
+const leastTried = (state: State): Ticket | undefined => {
+  let least = first(state.waiting)
+  if (least !== undefined) return least
+  for (const [ticket] of state.retrying) if (least === undefined || ticket.attempt < least.attempt) least = ticket
+  return least
+}
 
 /** A call in flight may cost less than its hold; a row that backs off may be older and smaller than the one that waits. */
 const mayStillFit = (state: State): boolean => state.inFlight > 0 || HashMap.size(state.rows) > state.rowsWaiting
@@ -240,15 +306,18 @@ const grant = (state: State, ticket: Ticket): State => ({
   ...state,
   inFlight: state.inFlight + 1,
   held: Usd.add(state.held, ticket.amount),
-  calls: state.calls + 1
+  calls: state.calls + 1,
+  throttle: Throttle.granted(state.throttle, { retry: ticket.attempt > 0, tokens: ticket.tokens }, state.now)
 })
 
 const stopAll = (state: State, reason: StopReason, actions: Array<Action>): readonly [State, ReadonlyArray<Action>] => {
-  if (RedBlackTree.size(state.waiting) === 0 && actions.length === 0) return [state, []]
-  let next = state
-  for (const [ticket] of state.waiting) {
-    actions.push({ _tag: "Deny", ticket, reason })
-    next = unqueue(next, ticket)
+  if (RedBlackTree.size(state.waiting) + RedBlackTree.size(state.retrying) === 0) return [state, actions]
+  let stopped = state
+  for (const queue of [state.waiting, state.retrying]) {
+    for (const [ticket] of queue) {
+      actions.push({ _tag: "Deny", ticket, reason })
+      stopped = unqueue(stopped, ticket)
+    }
   }
-  return [next, actions]
+  return [stopped, actions]
 }

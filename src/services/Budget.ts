@@ -11,6 +11,7 @@ import { Context, Effect, Either, Layer } from "effect"
 import type { State } from "./Admission.ts"
 import type { Limits } from "./Book.ts"
 import { RunRefused } from "./Errors.ts"
+import type * as Throttle from "./Throttle.ts"
 import { Usd } from "./Usd.ts"
 
 /**
@@ -28,6 +29,11 @@ export interface BudgetOptions {
   readonly maxCalls?: number | undefined
   /** The most calls in flight at once. */
   readonly maxConcurrency?: number | undefined
+  /** The most requests, and tokens, that begin within a minute; without them what the provider says of its limits holds. */
+  readonly requestsPerMinute?: number | undefined
+  readonly tokensPerMinute?: number | undefined
+  /** Fewer calls at once where the provider takes no more, below `maxConcurrency`; default true. */
+  readonly adaptive?: boolean | undefined
 }
 
 /**
@@ -47,6 +53,8 @@ export interface Reading {
 /** @since 0.1.0 */
 export interface BudgetShape {
   readonly limits: Either.Either<Limits, RunRefused>
+  /** How fast the run may go; unlike the limits it is not kept in the run's record. */
+  readonly throttle: Throttle.Options
   /** Binds the budget to a run; a second run is refused. Binding the same run again is allowed: a resume in the same process. */
   readonly bind: (runId: string) => Effect.Effect<void, RunRefused>
   /** Where the run's meter reports its state. Internal. */
@@ -78,6 +86,11 @@ export const make = (options: BudgetOptions): BudgetShape => {
   let state: (() => State) | undefined
   return {
     limits: parse(options),
+    throttle: {
+      adaptive: options.adaptive ?? true,
+      requestsPerMinute: options.requestsPerMinute ?? null,
+      tokensPerMinute: options.tokensPerMinute ?? null
+    },
     bind: (runId) =>
       Effect.suspend(() => {
         if (bound !== undefined && bound !== runId) {
@@ -123,6 +136,11 @@ const parse = (options: BudgetOptions): Either.Either<Limits, RunRefused> => {
     return bad(`maxCalls must be a whole number from 0, not ${maxCalls}`)
   if (maxConcurrency !== undefined && !(isCount(maxConcurrency) && maxConcurrency > 0)) {
     return bad(`maxConcurrency must be a whole number from 1, not ${maxConcurrency}`)
+  }
+  for (const name of ["requestsPerMinute", "tokensPerMinute"] as const) {
+    const perMinute = options[name]
+    if (perMinute !== undefined && !(isCount(perMinute) && perMinute > 0))
+      return bad(`${name} must be a whole number from 1, not ${perMinute}`)
   }
   return Either.right({ cap: noCap === true ? null : cap, maxCalls, maxConcurrency })
 }

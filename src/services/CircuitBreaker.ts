@@ -1,19 +1,26 @@
 /**
- * The health of one provider, shared by its runs: a breaker that opens after failures in a row, and the cool-down that a provider asked for.
+ * The health of one provider, shared by its runs: a breaker that opens after failures in a row, the cool-down that a provider asked for, and what it says of its
+ * limits.
  *
  * Only TRANSIENT and UNKNOWN failures count, so bad rows never open it; a rate limit does not count either: it has its own cool-down. While it is open,
  * admission waits; nothing fails because of it.
  *
+ * @example
+ * import { CircuitBreaker } from "longhaul"
+ * const patient = CircuitBreaker.layer({ outageMs: 3_600_000 }) // waits an hour for the provider before the run is suspended
+ *
  * @since 0.1.0
  */
-import { Clock, Effect } from "effect"
+import { Clock, Context, Effect, Layer } from "effect"
 import type { Provider } from "./Admission.ts"
 import { CircuitOpen, type LLMError } from "./Errors.ts"
-import type { LLMShape } from "./LLM.ts"
+import type { LLMShape, RateLimits } from "./LLM.ts"
+import type { Learned } from "./Throttle.ts"
 
 /**
  * `threshold` failures in a row open it for `coolMs` milliseconds; each failed probe doubles that, up to `maxCoolMs`. After `outageMs` without a success the runs
- * are told that it is an outage.
+ * are told that it is an outage; a provider that was never reached at all gets `unreachableMs`, as its address may be wrong. A provider that asks for more time
+ * than `outageMs` has an outage at once.
  *
  * @since 0.1.0
  */
@@ -22,10 +29,34 @@ export interface BreakerOptions {
   readonly coolMs: number
   readonly maxCoolMs: number
   readonly outageMs: number
+  readonly unreachableMs: number
 }
 
 /** @since 0.1.0 */
-export const defaults: BreakerOptions = { threshold: 10, coolMs: 5_000, maxCoolMs: 60_000, outageMs: 600_000 }
+export const defaults: BreakerOptions = {
+  threshold: 10,
+  coolMs: 5_000,
+  maxCoolMs: 60_000,
+  outageMs: 600_000,
+  unreachableMs: 30_000
+}
+
+/**
+ * The options of the providers that are first used under it; {@link defaults} unless a layer says otherwise.
+ *
+ * @since 0.1.0
+ */
+export class Breaker extends Context.Reference<Breaker>()("longhaul/Breaker", {
+  defaultValue: (): BreakerOptions => defaults
+}) {}
+
+/**
+ * Other options than {@link defaults}.
+ *
+ * @since 0.1.0
+ */
+export const layer = (options: Partial<BreakerOptions>): Layer.Layer<never> =>
+  Layer.succeed(Breaker, { ...defaults, ...options })
 
 /** @since 0.1.0 */
 export interface State {
@@ -75,17 +106,19 @@ export const transition = (options: BreakerOptions, state: State, event: Event):
 
 const counts = (error: LLMError) => error.category !== "PERMANENT" && error.reason !== "rate_limited"
 
-/** What a run is told. @since 0.1.0 */
+/** What a run is told. Times in milliseconds since 1970. @since 0.1.0 */
 export interface Listener {
   readonly provider: (provider: Provider, open: CircuitOpen | undefined) => void
-  readonly cooling: (cooling: boolean) => void
-  readonly outage: (open: CircuitOpen) => void
+  readonly cooling: (until: number) => void
+  readonly learned: (limits: Learned) => void
+  readonly outage: (message: string) => void
 }
 
 /** @since 0.1.0 */
 export interface Health {
   readonly state: () => State
-  readonly succeeded: Effect.Effect<void>
+  /** `limits`: what the answer said of them. */
+  readonly succeeded: (limits: RateLimits | undefined) => Effect.Effect<void>
   readonly failed: (error: LLMError) => Effect.Effect<void>
   /** Subscribes; the result unsubscribes. */
   readonly listen: (listener: Listener) => () => void
@@ -104,14 +137,23 @@ export const of = (llm: LLMShape, options: BreakerOptions = defaults): Health =>
   return found
 }
 
+/** How long a provider is left alone that says 429 and not for how long, from the third such answer on; each further one doubles it. */
+const FIRST_COOL = 1_000
+
 const make = (llm: LLMShape, options: BreakerOptions): Health => {
   let state = closed
+  let everReached = false
   let coolUntil = 0
-  let cooling = false
+  let learned: Learned = {}
+  /** 429s since the last success, and when the first of them came. */
+  let limited = { times: 0, since: 0 }
   const listeners = new Set<Listener>()
 
   const circuitOpen = (error: LLMError) =>
     new CircuitOpen({ message: `${llm.provider} is failing: ${error.message}`, cause: error })
+  const tellOutage = (message: string): void => {
+    for (const listener of listeners) listener.outage(message)
+  }
 
   const tell = (before: State): void => {
     if (state.provider === before.provider) return
@@ -124,53 +166,78 @@ const make = (llm: LLMShape, options: BreakerOptions): Health => {
       const before = state
       state = transition(options, before, event)
       tell(before)
-      return state.provider === "down" && before.provider !== "down"
-        ? Effect.forkDaemon(cool(state.coolMs))
-        : Effect.void
+      return state.provider === "down" && before.provider !== "down" ? Effect.forkDaemon(cool(state)) : Effect.void
     })
 
-  const cool = (ms: number): Effect.Effect<void> =>
+  /** What was never reached may be a wrong address: that is found out soon. */
+  const patience = (cause: LLMError): number =>
+    !everReached && cause.reason === "connection" && cause.charge === "none" ? options.unreachableMs : options.outageMs
+
+  const cool = (opened: State): Effect.Effect<void> =>
     Effect.gen(function* () {
-      yield* Effect.sleep(ms)
+      yield* Effect.sleep(opened.coolMs)
+      // It closed meanwhile, and may have opened anew, with a wait of its own.
+      if (state !== opened && (state.provider !== "down" || state.openedAt !== opened.openedAt)) return
       const now = yield* Clock.currentTimeMillis
-      if (state.cause !== undefined && now - state.openedAt >= options.outageMs) {
-        const open = circuitOpen(state.cause)
-        for (const listener of listeners) listener.outage(open)
-      }
+      const { cause, openedAt } = state
+      if (cause !== undefined && now - openedAt >= patience(cause)) tellOutage(circuitOpen(cause).message)
       yield* occur({ _tag: "Cooled" })
     })
 
-  const tellCooling = (now: boolean): void => {
-    cooling = now
-    for (const listener of listeners) listener.cooling(now)
+  /** A wish to wait concerns every caller of the provider; the longest wins. */
+  const coolDown = (ms: number, now: number): void => {
+    if (ms > options.outageMs) {
+      tellOutage(`${llm.provider} asks to wait until ${new Date(now + ms).toISOString()}`)
+      return
+    }
+    if (now + ms <= coolUntil) return
+    coolUntil = now + ms
+    for (const listener of listeners) listener.cooling(coolUntil)
   }
 
-  /** A wish to wait concerns every caller of the provider; the longest wins. */
-  const coolDown = (ms: number, now: number): Effect.Effect<void> => {
-    if (now + ms <= coolUntil) return Effect.void
-    coolUntil = now + ms
-    tellCooling(true)
-    const until = coolUntil
-    const warm = Effect.sync(() => {
-      if (coolUntil === until) tellCooling(false)
-    })
-    return Effect.asVoid(Effect.forkDaemon(Effect.delay(warm, ms)))
+  const isLimited = (error: LLMError) => error.category === "TRANSIENT" && error.reason === "rate_limited"
+
+  const crowded = (error: LLMError, now: number): void => {
+    limited = limited.times === 0 ? { times: 1, since: now } : { ...limited, times: limited.times + 1 }
+    if (now - limited.since >= options.outageMs)
+      return tellOutage(`${llm.provider} takes no more calls: ${error.message}`)
+    // Calls that were under way when it began say nothing new.
+    const blind = limited.times > 2 && now >= coolUntil
+    const ms = error.retryAfterMs ?? (blind ? Math.min(FIRST_COOL * 2 ** (limited.times - 3), options.maxCoolMs) : 0)
+    if (ms > 0) coolDown(ms, now)
   }
+
+  const learn = (limits: RateLimits): Effect.Effect<void> =>
+    Effect.map(Clock.currentTimeMillis, (now) => {
+      const { requestsPerMinute, tokensPerMinute, waitMs } = limits
+      if (waitMs !== undefined) coolDown(Math.min(waitMs, options.outageMs), now)
+      if (requestsPerMinute === learned.requestsPerMinute && tokensPerMinute === learned.tokensPerMinute) return
+      learned = { requestsPerMinute, tokensPerMinute }
+      for (const listener of listeners) listener.learned(learned)
+    })
 
   return {
     state: () => state,
-    succeeded: Effect.suspend(() => (state.failures === 0 ? Effect.void : occur({ _tag: "Succeeded" }))),
+    succeeded: (limits) =>
+      Effect.suspend(() => {
+        everReached = true
+        if (limited.times > 0) limited = { times: 0, since: 0 }
+        const closing = state.failures === 0 ? Effect.void : occur({ _tag: "Succeeded" })
+        return limits === undefined ? closing : Effect.zipRight(learn(limits), closing)
+      }),
     failed: (error) =>
-      Effect.flatMap(Clock.currentTimeMillis, (at) =>
-        Effect.zipRight(
-          occur({ _tag: "Failed", error, at }),
-          error.retryAfterMs === undefined ? Effect.void : coolDown(error.retryAfterMs, at)
-        )
-      ),
+      Effect.flatMap(Clock.currentTimeMillis, (at) => {
+        // Whatever it said, it was there.
+        if (error.status !== undefined) everReached = true
+        if (isLimited(error)) crowded(error, at)
+        else if (error.retryAfterMs !== undefined && error.category !== "PERMANENT") coolDown(error.retryAfterMs, at)
+        return occur({ _tag: "Failed", error, at })
+      }),
     listen: (listener) => {
       listeners.add(listener)
       if (state.provider !== "up") listener.provider(state.provider, undefined)
-      if (cooling) listener.cooling(true)
+      listener.cooling(coolUntil)
+      listener.learned(learned)
       return () => void listeners.delete(listener)
     }
   }

@@ -35,13 +35,14 @@ export const Charge = Schema.Literal("none", "known", "uncertain")
 export type Charge = typeof Charge.Type
 
 /**
- * Why a call failed.
+ * Why a call failed. `rate_limited`: this client sends too much; `overloaded`: the provider has too much to do; `server_error`: something broke there.
  *
  * @since 0.1.0
  */
 export const LLMErrorReason = Schema.Literal(
   "rate_limited",
   "overloaded",
+  "server_error",
   "timeout",
   "connection",
   "quota",
@@ -59,7 +60,8 @@ export const LLMErrorReason = Schema.Literal(
 export type LLMErrorReason = typeof LLMErrorReason.Type
 
 /**
- * One call to a provider failed. `retryAfterMs` is the provider's own wish, in milliseconds. The message never holds a key or a row's text.
+ * One call to a provider failed. `retryAfterMs` is the provider's own wish, in milliseconds. `body` is the answer as it came, at most 2,000 characters; neither it
+ * nor the message holds a key.
  *
  * @since 0.1.0
  */
@@ -73,8 +75,17 @@ export class LLMError extends Schema.TaggedError<LLMError>()("LLMError", {
   retryAfterMs: Schema.optionalWith(Schema.NonNegative, { exact: true }),
   usage: Schema.optionalWith(Usage, { exact: true }),
   requestId: Schema.optionalWith(Schema.String, { exact: true }),
+  body: Schema.optionalWith(Schema.String, { exact: true }),
   cause: Schema.optionalWith(Schema.Defect, { exact: true })
 }) {}
+
+/**
+ * Whether a call met too much traffic: fewer at once may do better.
+ *
+ * @since 0.1.0
+ */
+export const isCrowded = ({ category, reason }: LLMError): boolean =>
+  category === "TRANSIENT" && (reason === "rate_limited" || reason === "overloaded")
 
 /**
  * The provider is failing as a whole and the breaker is open; `cause` is the failure that opened it.
@@ -111,7 +122,8 @@ export class StorageError extends Schema.TaggedError<StorageError>()("StorageErr
 /**
  * Why a run stopped before its end. `budget`: the next call does not fit under the cap. `max_calls`: the call limit is reached. `provider`: no
  * row can succeed (quota, key, model). `outage`: the provider stayed down past the limit. `storage`: the book cannot be written. `fenced`:
- * another worker took the run over. `breach`: a bill above its hold. `operator`: asked to. `fail_fast`: the first failed row, in fail-fast mode.
+ * another worker took the run over. `breach`: a bill above its hold, or an answer above its output limit. `unpriced`: an answer came from a model or tier without a
+ * price. `operator`: asked to. `fail_fast`: the first failed row, in fail-fast mode.
  *
  * @since 0.1.0
  */
@@ -124,6 +136,7 @@ export const StopReason = Schema.Struct({
     "storage",
     "fenced",
     "breach",
+    "unpriced",
     "operator",
     "fail_fast"
   ),
@@ -169,7 +182,8 @@ export class InputError extends Schema.TaggedError<InputError>()("InputError", {
 /**
  * The run cannot be started or resumed as asked. `busy`: a live process works on it. `not_found`: no such run. `wrong_job`: the id belongs to
  * another job. `drift`: rows done with another prompt, schema or model, and no choice was made. `budget_in_use`: this Budget already belongs to
- * another run. `no_cap`: neither a cap nor an explicit "no cap". `unpriced`: a cap needs a price. `mixed`: durable parts beside memory parts.
+ * another run. `no_cap`: neither a cap nor an explicit "no cap". `unpriced`: a cap needs a price, and one that can be right. `bad_fallback`: the job's fallback names
+ * a provider that is not there. `mixed`: durable parts beside memory parts.
  *
  * @since 0.1.0
  */
@@ -183,6 +197,7 @@ export class RunRefused extends Schema.TaggedError<RunRefused>()("RunRefused", {
     "no_cap",
     "bad_limit",
     "unpriced",
+    "bad_fallback",
     "mixed"
   ),
   message: Schema.String

@@ -11,8 +11,9 @@
  *
  * @since 0.1.0
  */
-import { Context, type Effect } from "effect"
+import { Context, Effect, Layer } from "effect"
 import type { LLMError } from "./Errors.ts"
+import type { Usd } from "./Usd.ts"
 
 /** @since 0.1.0 */
 export interface Message {
@@ -31,7 +32,15 @@ export type ResponseFormat =
   | { readonly mode: "text" }
 
 /**
- * One question to a model. Frozen, with all that it holds; never changed on its way down. `maxOutputTokens` is always sent: the hold rests on it.
+ * How much a reasoning model thinks before it writes (https://platform.openai.com/docs/guides/reasoning); not every model knows every word.
+ *
+ * @since 0.1.0
+ */
+export type Effort = "none" | "minimal" | "low" | "medium" | "high" | "xhigh" | "max"
+
+/**
+ * One question to a model. Frozen, with all that it holds; never changed on its way down. `maxOutputTokens`, reasoning included, is always sent: the hold rests on
+ * it. `tier`: the service tier that is asked for, the provider's own default without it.
  *
  * @since 0.1.0
  */
@@ -41,7 +50,8 @@ export interface ChatRequest {
   readonly maxOutputTokens: number
   readonly format: ResponseFormat
   readonly temperature?: number
-  readonly effort?: "none" | "low" | "medium" | "high"
+  readonly effort?: Effort
+  readonly tier?: string
 }
 
 /**
@@ -58,8 +68,20 @@ export interface TokenUsage {
 }
 
 /**
- * What came back. `usage` is `undefined` where the provider reported none or nonsense: the call then counts at its hold. `refusal` is the
- * model's own "no". `finish`: `stop`, `length`, `content_filter`, or the provider's own word.
+ * What a provider says of its limits: how many requests and tokens a minute it takes, and how long (milliseconds) it wants to be left alone because
+ * nothing is left of them.
+ *
+ * @since 0.1.0
+ */
+export interface RateLimits {
+  readonly requestsPerMinute?: number | undefined
+  readonly tokensPerMinute?: number | undefined
+  readonly waitMs?: number | undefined
+}
+
+/**
+ * What came back. `usage` is `undefined` where the provider reported none or nonsense: the call then counts at its hold. `cost`: what the provider itself says that
+ * it billed. `tier`: the service tier that answered. `refusal` is the model's own "no". `finish`: `stop`, `length`, `content_filter`, or the provider's own word.
  *
  * @since 0.1.0
  */
@@ -67,15 +89,22 @@ export interface ChatAnswer {
   readonly text: string
   readonly model: string
   readonly usage: TokenUsage | undefined
+  readonly cost: Usd | undefined
+  readonly tier: string | undefined
   readonly finish: string
   readonly refusal: string | undefined
   readonly requestId: string | undefined
+  readonly limits: RateLimits | undefined
 }
 
 /** @since 0.1.0 */
 export interface LLMShape {
   /** The provider's name: breaker and cool-down belong to it. */
   readonly provider: string
+  /** How a typed output is best asked for here; default `json_schema`. */
+  readonly outputMode?: ResponseFormat["mode"]
+  /** Providers besides this one, for a job's fallback. */
+  readonly others?: ReadonlyArray<LLMShape>
   /**
    * Exactly one physical request: no retry inside, no redirect followed. Interruption aborts it.
    */
@@ -88,6 +117,22 @@ export interface LLMShape {
  * @since 0.1.0
  */
 export class LLM extends Context.Tag("longhaul/LLM")<LLM, LLMShape>() {}
+
+/**
+ * Several providers as one: the first answers, the others serve a job's fallback by their names.
+ *
+ * @since 0.1.0
+ */
+export const several = <E, R>(
+  first: Layer.Layer<LLM, E, R>,
+  ...others: ReadonlyArray<Layer.Layer<LLM, E, R>>
+): Layer.Layer<LLM, E, R> => {
+  const shapeOf = (layer: Layer.Layer<LLM, E, R>) => Effect.map(Layer.build(layer), Context.get(LLM))
+  return Layer.scoped(
+    LLM,
+    Effect.zipWith(shapeOf(first), Effect.forEach(others, shapeOf), (shape, rest) => ({ ...shape, others: rest }))
+  )
+}
 
 /**
  * A frozen request.
@@ -111,7 +156,10 @@ export const answer = (parts: Pick<ChatAnswer, "text" | "model" | "usage"> & Par
     text: parts.text,
     model: parts.model,
     usage: parts.usage === undefined ? undefined : Object.freeze({ ...parts.usage }),
+    cost: parts.cost,
+    tier: parts.tier,
     finish: parts.finish ?? "stop",
     refusal: parts.refusal,
-    requestId: parts.requestId
+    requestId: parts.requestId,
+    limits: parts.limits
   })

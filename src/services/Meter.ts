@@ -5,17 +5,24 @@
  * @since 0.1.0
  */
 import { Cause, type Clock, Deferred, Effect, Exit, Fiber, FiberId, Option } from "effect"
-import { type Action, type Event, type State, start, type Ticket, transition } from "./Admission.ts"
+import { type Action, type Event, type State, start, type Ticket, transition, wakeAt } from "./Admission.ts"
 import type { Book, Fence, HoldRecord, Settled } from "./Book.ts"
-import { type LLMError, RunStopped, type StopReason, type StorageError } from "./Errors.ts"
+import { isCrowded, type LLMError, RunStopped, type StopReason, type StorageError } from "./Errors.ts"
 import type { JournalShape } from "./Journal.ts"
-import type { ChatAnswer, TokenUsage } from "./LLM.ts"
+import type { ChatAnswer } from "./LLM.ts"
 import * as Price from "./Price.ts"
+import * as Throttle from "./Throttle.ts"
 import { Usd } from "./Usd.ts"
 
-/** One physical call that is to be made: where it belongs, and the most that it can cost. @since 0.1.0 */
+/**
+ * One physical call that is to be made: where it belongs, the most that it can cost, what it counts for a limit of tokens a minute, and how its answer is billed.
+ *
+ * @since 0.1.0
+ */
 export interface Call extends Omit<HoldRecord, keyof Fence | "n" | "price" | "at"> {
   readonly price: Price.PriceRow
+  readonly tokens: number
+  readonly bill: (answer: ChatAnswer) => Price.Bill
 }
 
 /** An answer with what it cost: null where the provider did not say, so that it counts at its hold. @since 0.1.0 */
@@ -31,10 +38,14 @@ export type Heard = (exit: Exit.Exit<ChatAnswer, LLMError>) => Effect.Effect<voi
 export interface Meter {
   readonly fence: Fence
   readonly state: () => State
+  /** The time in milliseconds since 1970, by the run's clock. */
+  readonly now: () => number
   readonly dispatch: (event: Event) => void
   readonly stop: (reason: StopReason) => void
   /** Completes with the reason once the run stops. */
   readonly stopped: Effect.Effect<StopReason>
+  /** Lets waiting calls go when their time has come: to be forked for as long as the meter is used. */
+  readonly ticking: Effect.Effect<never>
   /** Brackets the work on one row, see {@link Event}. */
   readonly row: <A, E, R>(seq: number, work: Effect.Effect<A, E, R>) => Effect.Effect<A, E, R>
   /**
@@ -54,6 +65,7 @@ export interface MeterOptions {
   readonly journal: JournalShape
   readonly book: Book
   readonly fence: Fence
+  readonly throttle?: Throttle.Options
 }
 
 /**
@@ -61,39 +73,53 @@ export interface MeterOptions {
  *
  * @since 0.1.0
  */
-export const make = ({ book, clock, fence, journal }: MeterOptions): Meter => {
-  let state = start(book)
+export const make = ({ book, clock, fence, journal, throttle }: MeterOptions): Meter => {
+  let state = start(book, throttle ?? Throttle.defaults, clock.unsafeCurrentTimeMillis())
   let nextTicket = 0
   let nextCall = 0
   const stopped = Deferred.unsafeMake<StopReason>(FiberId.none)
-  const waiters = new Map<number, (granted: boolean) => void>()
+  const waiters = new Map<number, (grant: number) => void>()
+  let alarm = wakeAt(state)
+  let bell = Deferred.unsafeMake<void>(FiberId.none)
 
   const dispatch = (event: Event): void => {
-    const [next, actions] = transition(state, event)
+    const [next, actions] = transition(state, event, clock.unsafeCurrentTimeMillis())
     state = next
     for (const action of actions) perform(action)
     if (next.stop !== null) Deferred.unsafeDone(stopped, Effect.succeed(next.stop))
+    if (wakeAt(state) !== alarm) Deferred.unsafeDone(bell, Effect.void)
   }
+
+  const ticking: Effect.Effect<never> = Effect.forever(
+    Effect.suspend(() => {
+      alarm = wakeAt(state)
+      bell = Deferred.unsafeMake<void>(FiberId.none)
+      const rung = Deferred.await(bell)
+      if (alarm === null) return rung
+      const tick = Effect.sync(() => dispatch({ _tag: "Tick" }))
+      return Effect.raceFirst(rung, Effect.delay(tick, Math.max(1, Math.ceil(alarm - clock.unsafeCurrentTimeMillis()))))
+    })
+  )
 
   const perform = (action: Action): void => {
     const resume = waiters.get(action.ticket.id)
     waiters.delete(action.ticket.id)
-    resume?.(action._tag === "Grant")
+    resume?.(action._tag === "Grant" ? action.grant : 0)
   }
 
-  /** Waits for the grant; false: denied. An interruption gives back what was already granted. */
-  const admit = (ticket: Ticket): Effect.Effect<boolean> =>
-    Effect.async<boolean>((resume) => {
-      let granted = false
-      waiters.set(ticket.id, (go) => {
-        granted = go
-        resume(Effect.succeed(go))
+  /** Waits for the grant and gives its number; 0: denied. An interruption gives back what was already granted. */
+  const admit = (ticket: Ticket): Effect.Effect<number> =>
+    Effect.async<number>((resume) => {
+      let granted = 0
+      waiters.set(ticket.id, (grant) => {
+        granted = grant
+        resume(Effect.succeed(grant))
       })
       dispatch({ _tag: "Ask", ticket })
       return Effect.sync(() => {
         const waits = waiters.delete(ticket.id)
         if (waits) dispatch({ _tag: "Cancel", ticket })
-        else if (granted) dispatch({ _tag: "Released", amount: ticket.amount, sent: false })
+        else if (granted > 0) dispatch({ _tag: "Released", amount: ticket.amount, sent: false })
       })
     })
 
@@ -134,23 +160,25 @@ export const make = ({ book, clock, fence, journal }: MeterOptions): Meter => {
     })
   }
 
-  const close = (record: HoldRecord, price: Price.PriceRow, end: End, at: number): Usd | null => {
+  const close = (record: HoldRecord, end: End, at: number, signal: Throttle.Signal): Usd | null => {
     const { amount } = record
     switch (end._tag) {
       case "settled": {
-        const cost = Price.cost(price, end.usage)
-        journal.append({ _tag: "Settle", hold: record, close: { cost, at, ...end } })
+        const { cost } = end
+        journal.append({ _tag: "Settle", hold: record, close: { at, ...end } })
         if (cost > amount) stop(breach(cost, amount))
-        dispatch({ _tag: "Settled", amount, cost })
+        if (end.excess !== undefined) stop({ kind: "breach", message: end.excess })
+        dispatch({ _tag: "Settled", amount, cost, signal })
         return cost
       }
       case "uncertain":
         journal.append({ _tag: "Uncertain", hold: record, reason: end.reason, answer: end.answer, at })
-        dispatch({ _tag: "Uncertain", amount })
+        if (end.unpriced) stop({ kind: "unpriced", message: end.reason })
+        dispatch({ _tag: "Uncertain", amount, signal })
         return null
       case "released":
         journal.append({ _tag: "Release", hold: record, reason: end.reason, sent: end.sent, at })
-        dispatch({ _tag: "Released", amount, sent: end.sent })
+        dispatch({ _tag: "Released", amount, sent: end.sent, signal })
         return null
     }
   }
@@ -161,8 +189,9 @@ export const make = ({ book, clock, fence, journal }: MeterOptions): Meter => {
     send: () => Effect.Effect<ChatAnswer, LLMError>,
     heard: Heard
   ) {
-    const granted = yield* restore(admit({ id: nextTicket++, seq: ask.seq, amount: ask.amount }))
-    if (!granted) return yield* denied
+    const { amount, attempt, seq, tokens } = ask
+    const grant = yield* restore(admit({ id: nextTicket++, seq, amount, attempt, tokens }))
+    if (grant === 0) return yield* denied
     const record = yield* hold(ask, clock.unsafeCurrentTimeMillis())
     let sent = false
     const sending = Effect.suspend(() => {
@@ -171,7 +200,8 @@ export const make = ({ book, clock, fence, journal }: MeterOptions): Meter => {
     })
     const exit = yield* Effect.exit(restore(sending))
     yield* heard(exit)
-    const cost = close(record, ask.price, endOf(exit, sent), clock.unsafeCurrentTimeMillis())
+    const signal = { grant, retry: attempt > 0, end: speedOf(exit) }
+    const cost = close(record, endOf(exit, sent, ask), clock.unsafeCurrentTimeMillis(), signal)
     const answer = yield* exit
     return { answer, cost }
   })
@@ -181,9 +211,11 @@ export const make = ({ book, clock, fence, journal }: MeterOptions): Meter => {
   return {
     fence,
     state: () => state,
+    now: () => clock.unsafeCurrentTimeMillis(),
     dispatch,
     stop,
     stopped: Deferred.await(stopped),
+    ticking,
     row: (seq, work) =>
       Effect.uninterruptibleMask((restore) =>
         Effect.suspend(() => {
@@ -219,56 +251,67 @@ export const drained = <A, E, R>(meter: Meter, graceMs: number, work: Effect.Eff
 
 type Restore = <A, E, R>(effect: Effect.Effect<A, E, R>) => Effect.Effect<A, E, R>
 
-/** How a call ended, for the book. */
-type End =
-  | ({ readonly _tag: "settled" } & Omit<Settled, "cost" | "at">)
-  | { readonly _tag: "uncertain"; readonly reason: string; readonly answer: string | null }
-  | { readonly _tag: "released"; readonly reason: string; readonly sent: boolean }
-
-const endOf = (exit: Exit.Exit<ChatAnswer, LLMError>, sent: boolean): End => {
-  if (Exit.isSuccess(exit)) return answered(exit.value)
-  if (!sent) return { _tag: "released", reason: "not sent", sent: false }
-  const failure = Cause.failureOption(exit.cause)
-  if (Option.isNone(failure)) {
-    return { _tag: "uncertain", reason: Cause.isInterrupted(exit.cause) ? "interrupted" : "defect", answer: null }
-  }
-  const { charge, reason, usage } = failure.value
-  if (charge === "none") return { _tag: "released", reason, sent: true }
-  if (charge === "known" && usage !== undefined && isSound(usage)) {
-    return { _tag: "settled", usage, reason, answer: null, finish: null, requestId: failure.value.requestId ?? null }
-  }
-  return { _tag: "uncertain", reason, answer: null }
+/** What a call's end says of the speed: too many at once, or not. */
+const speedOf = (exit: Exit.Exit<ChatAnswer, LLMError>): Throttle.Signal["end"] => {
+  if (Exit.isSuccess(exit)) return "answered"
+  const error = Option.getOrUndefined(Cause.failureOption(exit.cause))
+  return error !== undefined && isCrowded(error) ? "crowded" : "failed"
 }
 
-/** No call has a thousand million tokens; above it a cost would not be exact. */
-const isCount = (n: unknown): boolean => typeof n === "number" && Number.isSafeInteger(n) && n >= 0 && n <= 1e9
+/** How a call ended, for the book. */
+type End =
+  | ({ readonly _tag: "settled"; readonly excess?: string | undefined } & Omit<Settled, "at">)
+  | {
+      readonly _tag: "uncertain"
+      readonly reason: string
+      readonly answer: string | null
+      /** It came from a model or tier without a price. */
+      readonly unpriced: boolean
+    }
+  | { readonly _tag: "released"; readonly reason: string; readonly sent: boolean }
 
-/** Whole counts, whose parts do not pass the whole; what else a provider of the user's own may say is no bill, and the hold counts. */
-const isSound = ({ cachedTokens, cacheWriteTokens, inputTokens, outputTokens, reasoningTokens }: TokenUsage): boolean =>
-  [cachedTokens, cacheWriteTokens, inputTokens, outputTokens, reasoningTokens].every(isCount) &&
-  cachedTokens + cacheWriteTokens <= inputTokens
+const uncertain = (reason: string): End => ({ _tag: "uncertain", reason, answer: null, unpriced: false })
 
-const answered = (answer: ChatAnswer): End => {
+const endOf = (exit: Exit.Exit<ChatAnswer, LLMError>, sent: boolean, { bill, price }: Call): End => {
+  if (Exit.isSuccess(exit)) return answered(exit.value, bill(exit.value))
+  if (!sent) return { _tag: "released", reason: "not sent", sent: false }
+  const failure = Cause.failureOption(exit.cause)
+  if (Option.isNone(failure)) return uncertain(Cause.isInterrupted(exit.cause) ? "interrupted" : "defect")
+  const { charge, reason, usage } = failure.value
+  if (charge === "none") return { _tag: "released", reason, sent: true }
+  if (charge !== "known" || usage === undefined || !Price.isSound(usage)) return uncertain(reason)
+  const requestId = failure.value.requestId ?? null
+  return { _tag: "settled", usage, cost: Price.cost(price, usage), reason, answer: null, finish: null, requestId }
+}
+
+const answered = (answer: ChatAnswer, bill: Price.Bill): End => {
   // An empty answer is paid for but not accepted: a resumed run asks again.
   const accepted = answer.text.trim() !== "" || answer.refusal !== undefined
   const text = accepted ? encodeAnswer(answer) : null
-  return answer.usage === undefined || !isSound(answer.usage)
-    ? { _tag: "uncertain", reason: "no usage", answer: text }
-    : {
-        _tag: "settled",
-        usage: answer.usage,
-        reason: "",
-        answer: text,
-        finish: answer.finish,
-        requestId: answer.requestId ?? null
-      }
+  if (bill._tag === "Uncertain") return { ...bill, _tag: "uncertain", answer: text }
+  return {
+    _tag: "settled",
+    usage: bill.usage,
+    cost: bill.cost,
+    excess: bill.excess,
+    reason: "",
+    answer: text,
+    finish: answer.finish,
+    requestId: answer.requestId ?? null
+  }
 }
 
 /** The answer as it stands in the book. */
 const encodeAnswer = (answer: ChatAnswer): string =>
   JSON.stringify({ text: answer.text, refusal: answer.refusal, finish: answer.finish, model: answer.model })
 
-const priceText = (price: Price.PriceRow): string => `${price.model}@${price.from}`
+/** The whole row, so that a bill can be checked, or priced anew, long after the table changed. */
+const priceText = (price: Price.PriceRow): string => {
+  const text = priceTexts.get(price) ?? JSON.stringify(price)
+  priceTexts.set(price, text)
+  return text
+}
+const priceTexts = new WeakMap<Price.PriceRow, string>()
 
 const breach = (cost: Usd, amount: Usd): StopReason => ({
   kind: "breach",

@@ -62,6 +62,14 @@ export const text: OutputAdapter = {
 }
 
 /**
+ * The adapter of a mode.
+ *
+ * @since 0.1.0
+ */
+export const of = (mode: ResponseFormat["mode"]): OutputAdapter =>
+  mode === "json_schema" ? jsonSchema : mode === "json_object" ? jsonObject : text
+
+/**
  * The JSON schema of an output schema's encoded side, as a provider is sent it.
  *
  * @since 0.1.0

@@ -10,12 +10,12 @@
  * @since 0.1.0
  */
 import { Context, Layer, Option } from "effect"
-import type { ChatRequest, TokenUsage } from "./LLM.ts"
+import type { ChatAnswer, ChatRequest, TokenUsage } from "./LLM.ts"
 import { Usd } from "./Usd.ts"
 
 /**
  * Prices in US dollars per million tokens, standard tier, valid from the day `from` (UTC, `yyyy-mm-dd`). `cached` and `cacheWrite` default to `input`.
- * Above `longContext.above` input tokens the whole request costs `input` and `output` times as much.
+ * Above `longContext.above` input tokens the whole request costs `input` and `output` times as much. `tiers`: how many times as much another service tier costs.
  *
  * @since 0.1.0
  */
@@ -27,56 +27,50 @@ export interface PriceRow {
   readonly cacheWrite?: number
   readonly output: number
   readonly longContext?: { readonly above: number; readonly input: number; readonly output: number }
+  readonly tiers?: Readonly<Record<string, number>>
 }
 
-const long = { above: 272_000, input: 2, output: 1.5 }
+const long = { above: 271_999, input: 2, output: 1.5 }
+/** Flex at half price; fast was called priority until 2026-07-30. */
+const tiers = (fast: number) => ({ flex: 0.5, fast, priority: fast })
+const row = (
+  model: string,
+  from: string,
+  [input, cached, cacheWrite, output]: readonly [number, number, number | null, number],
+  more: Pick<PriceRow, "longContext" | "tiers"> = {}
+): PriceRow => ({ model, from, input, cached, ...(cacheWrite === null ? {} : { cacheWrite }), output, ...more })
 
 /**
  * OpenAI's standard tier as published on its model and pricing pages (https://platform.openai.com/docs/pricing), read 2026-11-29; the long-context rule
- * holds from gpt-5.4 on. `simulated` is the simulated provider's own model.
+ * holds from gpt-5.4 on, the factor of a tier stands only where it is published. `simulated` is the simulated provider's own model.
  *
  * @since 0.1.0
  */
 export const table: ReadonlyArray<PriceRow> = [
-  {
-    model: "gpt-6-luna",
-    from: "2026-01-01",
-    input: 0.1,
-    cached: 0.01,
-    cacheWrite: 0.125,
-    output: 0.5,
-    longContext: long
-  },
-  {
-    model: "gpt-6.1-terra",
-    from: "2026-01-01",
-    input: 1,
-    cached: 0.05,
-    cacheWrite: 1.25,
-    output: 5,
-    longContext: long
-  },
-  { model: "gpt-6-sol", from: "2026-01-01", input: 2, cached: 0.2, cacheWrite: 2.5, output: 10, longContext: long },
-  { model: "gpt-6-astra", from: "2026-01-01", input: 10, cached: 1, cacheWrite: 12.5, output: 50, longContext: long },
-  { model: "gpt-5.6-luna", from: "2026-01-01", input: 1, cached: 0.1, cacheWrite: 1.25, output: 6, longContext: long },
-  {
-    model: "gpt-5.6-luna",
-    from: "2026-07-30",
-    input: 0.2,
-    cached: 0.02,
-    cacheWrite: 0.25,
-    output: 1.2,
-    longContext: long
-  },
-  { model: "gpt-5.6-terra", from: "2026-07-30", input: 2, cached: 0.2, cacheWrite: 2.5, output: 12, longContext: long },
-  { model: "gpt-5.6-sol", from: "2026-01-01", input: 5, cached: 0.5, cacheWrite: 6.25, output: 30, longContext: long },
-  { model: "gpt-5.6-sol", from: "2026-08-21", input: 4, cached: 0.4, cacheWrite: 5, output: 20, longContext: long },
-  { model: "gpt-5.4-mini", from: "2026-01-01", input: 0.75, cached: 0.075, output: 4.5, longContext: long },
-  { model: "gpt-5.4-nano", from: "2026-01-01", input: 0.2, cached: 0.02, output: 1.25, longContext: long },
-  { model: "gpt-4.1-mini", from: "2025-04-14", input: 0.4, cached: 0.1, output: 1.6 },
-  { model: "gpt-4o", from: "2024-10-02", input: 2.5, cached: 1.25, output: 10 },
-  { model: "gpt-4o-mini", from: "2024-07-18", input: 0.15, cached: 0.075, output: 0.6 },
-  { model: "simulated", from: "0000-01-01", input: 0.15, cached: 0.075, output: 0.6 }
+  row("gpt-6-luna", "2026-01-01", [0.1, 0.01, 0.125, 0.5], { longContext: long, tiers: tiers(2) }),
+  row("gpt-6.1-terra", "2026-01-01", [1, 0.05, 1.25, 5], { longContext: long }),
+  row("gpt-6-sol", "2026-01-01", [2, 0.2, 2.5, 10], { longContext: long, tiers: tiers(2) }),
+  row("gpt-6-astra", "2026-01-01", [10, 1, 12.5, 50], { longContext: long, tiers: tiers(2) }),
+  row("gpt-5.6-luna", "2026-01-01", [1, 0.1, 1.25, 6], { longContext: long, tiers: tiers(2) }),
+  row("gpt-5.6-luna", "2026-07-30", [0.2, 0.02, 0.25, 1.2], { longContext: long, tiers: tiers(2) }),
+  row("gpt-5.6-terra", "2026-07-30", [2, 0.2, 2.5, 12], { longContext: long, tiers: tiers(2) }),
+  row("gpt-5.6-sol", "2026-01-01", [5, 0.5, 6.25, 30], { longContext: long, tiers: tiers(2) }),
+  row("gpt-5.6-sol", "2026-08-21", [4, 0.4, 5, 20], { longContext: long, tiers: tiers(2) }),
+  row("gpt-5.5", "2026-01-01", [5, 0.5, null, 30], { longContext: long, tiers: tiers(2.5) }),
+  row("gpt-5.4", "2026-01-01", [2.5, 0.25, null, 15], { longContext: long }),
+  row("gpt-5.4-mini", "2026-01-01", [0.75, 0.075, null, 4.5], { longContext: long }),
+  row("gpt-5.4-nano", "2026-01-01", [0.2, 0.02, null, 1.25], { longContext: long }),
+  row("gpt-5.2", "2026-01-01", [1.75, 0.175, null, 14]),
+  row("gpt-5.1", "2026-01-01", [1.25, 0.125, null, 10]),
+  row("gpt-5", "2026-01-01", [1.25, 0.125, null, 10]),
+  row("gpt-5-mini", "2026-01-01", [0.25, 0.025, null, 2], { tiers: tiers(1.8) }),
+  row("gpt-5-nano", "2026-01-01", [0.05, 0.005, null, 0.4]),
+  row("gpt-4.1", "2025-04-14", [2, 0.5, null, 8], { tiers: { fast: 1.75, priority: 1.75 } }),
+  row("gpt-4.1-mini", "2025-04-14", [0.4, 0.1, null, 1.6]),
+  row("gpt-4o", "2024-10-02", [2.5, 1.25, null, 10]),
+  row("gpt-4o-mini", "2024-07-18", [0.15, 0.075, null, 0.6]),
+  row("o3", "2026-01-01", [2, 0.5, null, 8]),
+  row("simulated", "0000-01-01", [0.15, 0.075, null, 0.6])
 ]
 
 /**
@@ -116,34 +110,57 @@ export const find = (rows: ReadonlyArray<PriceRow>, model: string, now: number):
     rows
       .filter((row) => row.model === name && row.from <= today)
       .reduce<PriceRow | undefined>((best, row) => (best === undefined || row.from > best.from ? row : best), undefined)
-  return Option.fromNullable(at(model) ?? at(model.replace(/-\d{4}-\d{2}-\d{2}$/, "")))
+  return Option.fromNullable(at(model) ?? at(baseOf(model)))
 }
+
+/**
+ * What is wrong with a row, or `undefined`. A price for one token in the place of a price for a million would be a millionth of it, and the cap would never bind;
+ * the other way round one row would cost hundreds of dollars.
+ *
+ * @since 0.1.0
+ */
+export const problem = (row: PriceRow): string | undefined => {
+  const prices = [row.input, row.output, row.cached ?? row.input, row.cacheWrite ?? row.input]
+  const factors = [...Object.values(row.tiers ?? {}), row.longContext?.input ?? 1, row.longContext?.output ?? 1]
+  return prices.every(isPrice) && factors.every((factor) => Number.isFinite(factor) && factor >= 0)
+    ? undefined
+    : `the price of ${row.model} cannot be right: prices are in dollars per million tokens, 0 or between 0.001 and 10,000`
+}
+
+const isPrice = (price: number): boolean => price === 0 || (price >= 0.001 && price <= 10_000)
 
 /** Pico-dollars per token: every published price is a whole number of them. */
 const pico = (usdPerMillion: number): number => Math.round(usdPerMillion * 1_000_000)
-const picoToUsd = (picoDollars: number): Usd => Usd.nano(Math.ceil(picoDollars / 1000))
+/** Rounded up; a factor such as 1.8 leaves its dust behind the tenth digit. */
+const picoToUsd = (picoDollars: number): Usd => Usd.nano(Math.max(0, Math.ceil(picoDollars / 1000 - 1e-7)))
 
 const factors = (row: PriceRow, inputTokens: number) =>
   row.longContext !== undefined && inputTokens > row.longContext.above ? row.longContext : { input: 1, output: 1 }
 
+/** The names that providers give to the tier without a factor. */
+const standard = new Set(["", "default", "auto", "standard", "on_demand"])
+const tierFactor = (row: PriceRow, tier = ""): number | undefined => (standard.has(tier) ? 1 : row.tiers?.[tier])
+
 /**
- * The cost of a call by its reported tokens, rounded up once to a whole nano-dollar.
+ * The cost of a call by its reported tokens and tier, rounded up once to a whole nano-dollar. A tier without a factor counts as the standard one; {@link bill} does
+ * not let one pass.
  *
  * @since 0.1.0
  */
-export const cost = (row: PriceRow, usage: TokenUsage): Usd => {
+export const cost = (row: PriceRow, usage: TokenUsage, tier?: string): Usd => {
   const factor = factors(row, usage.inputTokens)
   const plain = usage.inputTokens - usage.cachedTokens - usage.cacheWriteTokens
   const input =
     plain * pico(row.input) +
     usage.cachedTokens * pico(row.cached ?? row.input) +
     usage.cacheWriteTokens * pico(row.cacheWrite ?? row.input)
-  return picoToUsd(input * factor.input + usage.outputTokens * pico(row.output) * factor.output)
+  const whole = input * factor.input + usage.outputTokens * pico(row.output) * factor.output
+  return picoToUsd(whole * (tierFactor(row, tier) ?? 1))
 }
 
 /**
  * The most that a request can cost: every byte a token (a byte-level tokenizer emits at most one token a byte), at the dearest input price, and the whole
- * output limit. The slack of 64 tokens and 16 a message covers the chat frame.
+ * output limit. The slack of 64 tokens and 16 a message covers the chat frame. A cheaper tier does not lower it: it may be refused, and the standard one served.
  *
  * @since 0.1.0
  */
@@ -151,8 +168,66 @@ export const hold = (row: PriceRow, request: ChatRequest): Usd => {
   const tokens = inputBound(request)
   const factor = factors(row, tokens)
   const dearest = Math.max(pico(row.input), pico(row.cached ?? row.input), pico(row.cacheWrite ?? row.input))
-  return picoToUsd(tokens * dearest * factor.input + request.maxOutputTokens * pico(row.output) * factor.output)
+  const whole = tokens * dearest * factor.input + request.maxOutputTokens * pico(row.output) * factor.output
+  return picoToUsd(whole * Math.max(1, tierFactor(row, request.tier) ?? 1))
 }
+
+/**
+ * What an answer costs. `excess`: the provider does not keep the output limit, on which every hold rests. Where the cost cannot be known it counts at its hold;
+ * `unpriced`: it came from a model or a tier without a price, so that the next one would too.
+ *
+ * @since 0.1.0
+ */
+export type Bill =
+  | { readonly _tag: "Known"; readonly usage: TokenUsage; readonly cost: Usd; readonly excess: string | undefined }
+  | { readonly _tag: "Uncertain"; readonly reason: string; readonly unpriced: boolean }
+
+/**
+ * The bill of an answer to a request that was to cost `row`. The provider's own figure (`answer.cost`) goes before the table; an answer of another model costs that
+ * model's price.
+ *
+ * @since 0.1.0
+ */
+export const bill = (
+  row: PriceRow,
+  request: ChatRequest,
+  answer: ChatAnswer,
+  priceOf: (model: string) => PriceRow | undefined
+): Bill => {
+  const { usage } = answer
+  if (usage === undefined || !isSound(usage)) return { _tag: "Uncertain", reason: "no usage", unpriced: false }
+  const known = (cost: Usd): Bill => ({ _tag: "Known", usage, cost, excess: excessOf(row, request, usage) })
+  if (answer.cost !== undefined) return known(answer.cost)
+  if (isFree(row)) return known(Usd.zero)
+  const answered = baseOf(answer.model) === baseOf(request.model) ? row : priceOf(answer.model)
+  if (answered === undefined) return unpriced(`the answer came from model ${answer.model}, which has no price`)
+  const tier = answer.tier ?? request.tier
+  if (tierFactor(answered, tier) !== undefined) return known(cost(answered, usage, tier))
+  return unpriced(`the answer was served in tier "${tier}": add its factor to tiers in the price of ${answered.model}`)
+}
+
+const unpriced = (reason: string): Bill => ({ _tag: "Uncertain", reason, unpriced: true })
+const isFree = ({ input, output }: PriceRow): boolean => input === 0 && output === 0
+/** A dated snapshot has its model's price. */
+const baseOf = (model: string): string => model.replace(/-\d{4}-\d{2}-\d{2}$/, "")
+
+const excessOf = (row: PriceRow, { maxOutputTokens }: ChatRequest, { outputTokens }: TokenUsage): string | undefined =>
+  isFree(row) || outputTokens <= maxOutputTokens
+    ? undefined
+    : `an answer has ${outputTokens} output tokens, above the limit of ${maxOutputTokens}: this provider does not keep it, so no cap can be promised`
+
+/** No call has a thousand million tokens; above it a cost would not be exact. */
+const isCount = (n: unknown): boolean => typeof n === "number" && Number.isSafeInteger(n) && n >= 0 && n <= 1e9
+
+/**
+ * Whether reported tokens can be billed: whole counts, whose parts do not pass the whole.
+ *
+ * @since 0.1.0
+ */
+export const isSound = (usage: TokenUsage): boolean =>
+  [usage.cachedTokens, usage.cacheWriteTokens, usage.inputTokens, usage.outputTokens, usage.reasoningTokens].every(
+    isCount
+  ) && usage.cachedTokens + usage.cacheWriteTokens <= usage.inputTokens
 
 /**
  * An upper bound of a request's input tokens.

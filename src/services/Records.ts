@@ -143,6 +143,8 @@ export interface OutcomeFacts {
   readonly freeRepairs: number
   /** No turn was asked: the row failed before its first request. */
   readonly unasked: boolean
+  /** Another model than the job's own answered. */
+  readonly fallback: boolean
 }
 
 /**

@@ -227,6 +227,9 @@ describe("LLMOpenAI", () => {
         finish: "stop",
         refusal: undefined,
         requestId: "req-1",
+        cost: undefined,
+        tier: undefined,
+        limits: undefined,
         usage: { inputTokens: 100, cachedTokens: 60, cacheWriteTokens: 40, outputTokens: 50, reasoningTokens: 20 }
       })
       assert.isTrue(Object.isFrozen(answer) && Object.isFrozen(answer.usage))

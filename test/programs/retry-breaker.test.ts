@@ -137,7 +137,7 @@ describe("Retry in a run", () => {
 
   it.effect("I27: a stop does not wait for a row's back-off: the row stays pending and the run ends at once", () =>
     Effect.gen(function* () {
-      const llm = scripted(() => fail({ retryAfterMs: 3_600_000 }))
+      const llm = scripted(() => fail({ retryAfterMs: 500_000 }))
       yield* Effect.scoped(
         Effect.gen(function* () {
           const handle = yield* Enrichment.start(jobOf({ rows: rowsOf(3) }), { runId })

@@ -4,6 +4,7 @@ import * as fc from "fast-check"
 import {
   type Action,
   type Event,
+  isCooling,
   type Provider,
   type Start,
   type State,
@@ -13,6 +14,14 @@ import {
 } from "../../src/services/Admission.ts"
 import type { StopReason } from "../../src/services/Errors.ts"
 import { Usd } from "../../src/services/Usd.ts"
+
+const ticketOf = (id: number, seq: number, amount: number): Ticket => ({
+  id,
+  seq,
+  amount: Usd.nano(amount),
+  attempt: 0,
+  tokens: 0
+})
 
 const operator: StopReason = { kind: "operator", message: "asked to stop" }
 
@@ -103,7 +112,7 @@ class World {
         return seq === undefined ? undefined : { _tag: "Leave", seq }
       }
       case "ask":
-        return { _tag: "Ask", ticket: { id: this.nextId++, seq: wish.pick % 12, amount: Usd.nano(wish.amount) } }
+        return { _tag: "Ask", ticket: ticketOf(this.nextId++, wish.pick % 12, wish.amount) }
       case "cancel": {
         const ticket = this.waiting[wish.pick % this.waiting.length]
         return ticket === undefined ? undefined : { _tag: "Cancel", ticket }
@@ -114,7 +123,8 @@ class World {
         return {
           _tag: "Settled",
           amount: ticket.amount,
-          cost: Usd.nano(Math.floor((ticket.amount * wish.share) / 100))
+          cost: Usd.nano(Math.floor((ticket.amount * wish.share) / 100)),
+          signal: { grant: 0, retry: false, end: "answered" }
         }
       }
       case "uncertain": {
@@ -128,7 +138,7 @@ class World {
       case "pause":
         return { _tag: wish.on ? "Pause" : "Unpause" }
       case "cool":
-        return { _tag: wish.on ? "Cool" : "Warm" }
+        return wish.on ? { _tag: "Cool", until: state.now + 1_000 } : { _tag: "Tick" }
       case "provider":
         return { _tag: "Provider", provider: wish.provider }
       case "limits": {
@@ -195,7 +205,7 @@ const play = (initial: State, wished: ReadonlyArray<Wish>, look: (step: Step) =>
     if (event === undefined) continue
     world.occur(event)
     const [waitingBefore, flyingBefore] = [world.waiting, world.flying]
-    const [after, actions] = transition(state, event)
+    const [after, actions] = transition(state, event, event._tag === "Tick" ? state.now + 2_000 : state.now)
     for (const action of actions) world.act(action)
     look({ before: state, event, after, actions, world, waitingBefore, flyingBefore })
     state = Object.freeze(after)
@@ -210,11 +220,12 @@ const always = (check: (step: Step) => void, atEnd: (world: World) => void = () 
   )
 
 const grants = (actions: ReadonlyArray<Action>) => actions.filter((action) => action._tag === "Grant")
-const isShut = (state: State) => state.paused || state.cooling || state.provider === "down"
-const widthOf = (state: State) => (state.provider === "probing" ? 1 : state.maxConcurrency)
+const isShut = (state: State) => state.paused || isCooling(state) || state.provider === "down"
+const widthOf = (state: State) => (state.provider === "probing" || state.throttle.probing ? 1 : state.maxConcurrency)
 const shown = (state: State) => ({
   ...state,
   waiting: [...state.waiting].map(([ticket]) => ticket),
+  retrying: [...state.retrying].map(([ticket]) => ticket),
   rows: [...HashMap.entries(state.rows)].sort(([a], [b]) => a - b)
 })
 const oldestOf = (tickets: ReadonlyArray<Ticket>) => tickets[0]
@@ -326,7 +337,7 @@ describe("Admission", () => {
         let kept = shown(startOf(from))
         play(startOf(from), wished, ({ actions, after, before, event }) => {
           assert.deepStrictEqual(shown(before), kept)
-          const [again, sameActions] = transition(before, event)
+          const [again, sameActions] = transition(before, event, after.now)
           assert.deepStrictEqual(shown(again), shown(after))
           assert.deepStrictEqual(sameActions, actions)
           kept = shown(after)
@@ -342,14 +353,14 @@ describe("Admission", () => {
         (state, event) => transition(state, event)[0],
         startOf({ cap: 100, maxCalls: null, maxConcurrency: 4 })
       )
-    const tooDear: Event = { _tag: "Ask", ticket: { id: 1, seq: 1, amount: Usd.nano(101) } }
+    const tooDear: Event = { _tag: "Ask", ticket: ticketOf(1, 1, 101) }
     const enter = (seq: number): Event => ({ _tag: "Enter", seq })
     assert.isNull(reached([enter(0), enter(1), tooDear]).stop)
     assert.strictEqual(reached([enter(0), enter(1), tooDear, { _tag: "Leave", seq: 0 }]).stop?.kind, "budget")
     assert.strictEqual(reached([enter(1), tooDear]).stop?.kind, "budget")
     assert.strictEqual(reached([tooDear]).stop?.kind, "budget")
     // The row that comes back is older and fits: it goes first, and only then there is nothing left to wait for.
-    const back: Event = { _tag: "Ask", ticket: { id: 2, seq: 0, amount: Usd.nano(100) } }
+    const back: Event = { _tag: "Ask", ticket: ticketOf(2, 0, 100) }
     const flying = reached([enter(0), enter(1), tooDear, back])
     assert.isNull(flying.stop)
     assert.strictEqual(flying.held, 100)
@@ -357,7 +368,7 @@ describe("Admission", () => {
 
   it("I27: a call limit stops the run as the cap does: nothing is aborted, the rest is denied", () => {
     const initial = startOf({ cap: null, maxCalls: 1, maxConcurrency: 4 })
-    const ask = (id: number): Event => ({ _tag: "Ask", ticket: { id, seq: id, amount: Usd.nano(10) } })
+    const ask = (id: number): Event => ({ _tag: "Ask", ticket: ticketOf(id, id, 10) })
     const [one] = transition(initial, ask(1))
     const [two, none] = transition(one, ask(2))
     assert.lengthOf(none, 0)

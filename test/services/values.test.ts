@@ -20,7 +20,7 @@ import * as Usage from "../../src/services/Usage.ts"
 import { Usd } from "../../src/services/Usd.ts"
 import { keys } from "../support/printKeys.ts"
 import { agentOf, jobOf, rowsOf } from "../support/scriptedJob.ts"
-import { good, permanent, prices, scripted, tokens } from "../support/scriptedLlm.ts"
+import { good, model, permanent, prices, scripted, tokens } from "../support/scriptedLlm.ts"
 
 const many = { numRuns: 500 }
 const count = fc.nat(5_000_000)
@@ -343,9 +343,7 @@ describe("Requests", () => {
       const rows = texts.map((text, id) => ({ id, text }))
       // Half of the rows need a repair: the repaired request must not touch the first one.
       const llm = scripted(({ nth, n }) =>
-        nth === 1 && n % 2 === 0
-          ? Effect.succeed(LLM.answer({ text: "no json", model: "m", usage: tokens(1, 1) }))
-          : good()
+        nth === 1 && n % 2 === 0 ? Effect.succeed(LLM.answer({ text: "no json", model, usage: tokens(1, 1) })) : good()
       )
       const job = jobOf({ rows })
       const before = rows.map((row) => JSON.stringify(job.agent.request(row)))
@@ -496,7 +494,9 @@ const failed = (parts: Partial<ConstructorParameters<typeof LLMError>[0]> = {}) 
 /** The waits of a policy over a sequence of errors, in milliseconds; it ends where the policy gives up. */
 const waits = (policy: Retry.RetryPolicy, errors: ReadonlyArray<LLMError>, seed = "seed") =>
   Effect.map(
-    Schedule.delays(policy).pipe((delays) => Effect.withRandom(Schedule.run(delays, 0, errors), Random.make(seed))),
+    Schedule.delays(policy.schedule).pipe((delays) =>
+      Effect.withRandom(Schedule.run(delays, 0, errors), Random.make(seed))
+    ),
     (found) => Chunk.toReadonlyArray(found).map(Duration.toMillis)
   )
 

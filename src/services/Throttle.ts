@@ -1,0 +1,206 @@
+/**
+ * How fast a run may go, as a pure state machine within admission: the width (calls at once, below the operator's own limit), the cool-down, the pace by the minute,
+ * and the budget of retries.
+ *
+ * The width shrinks by a quarter, once for each burst of "too many requests", and grows by one at a time; a growth that was punished makes the next one wait
+ * twice as long, so that it settles just below what the provider takes. After a cool-down one call goes first.
+ *
+ * @since 0.1.0
+ */
+
+/**
+ * `adaptive: false` leaves the width at the operator's limit; cool-down and pace hold all the same. `requestsPerMinute` and `tokensPerMinute` null: learned from the
+ * provider where it tells them.
+ *
+ * @since 0.1.0
+ */
+export interface Options {
+  readonly adaptive: boolean
+  readonly requestsPerMinute: number | null
+  readonly tokensPerMinute: number | null
+}
+
+/** @since 0.1.0 */
+export const defaults: Options = { adaptive: true, requestsPerMinute: null, tokensPerMinute: null }
+
+/** `perMinute` null: no limit is known. `nextAt`: when the next one may go, in milliseconds. @since 0.1.0 */
+export interface Pace {
+  readonly perMinute: number | null
+  readonly nextAt: number
+}
+
+/** Times in milliseconds. @since 0.1.0 */
+export interface State {
+  readonly options: Options
+  /** Calls at once; null: as many as the operator allows. */
+  readonly width: number | null
+  readonly changedAt: number
+  /** How long a width must do well before it grows. */
+  readonly growAfter: number
+  /** Whether the last change was a growth. */
+  readonly grew: boolean
+  readonly grants: number
+  /** The grants before the last shrink: what those calls meet was the same burst. */
+  readonly shrunkAt: number
+  readonly coolUntil: number
+  /** One call goes first, to find out. */
+  readonly probing: boolean
+  /** How many retries may go. */
+  readonly retries: number
+  readonly requests: Pace
+  readonly tokens: Pace
+}
+
+/** How a granted call ended, as far as the speed is concerned. `grant`: its number. @since 0.1.0 */
+export interface Signal {
+  readonly grant: number
+  readonly retry: boolean
+  readonly end: "answered" | "crowded" | "failed"
+}
+
+/** What a provider says of its limits; what it does not say is undefined. @since 0.1.0 */
+export interface Learned {
+  readonly requestsPerMinute?: number | undefined
+  readonly tokensPerMinute?: number | undefined
+}
+
+const GROW_AFTER = 5_000
+const MAX_GROW_AFTER = 60_000
+/** What a late timer may catch up with: a quarter of a second's calls. */
+const SLACK = 250
+/** Retries that may go before any call was answered; a first try that is answered earns a tenth of one. */
+const RETRIES = 10
+
+/**
+ * The state before the first call: nothing is saved up, so that a resumed run does not begin with a burst.
+ *
+ * @since 0.1.0
+ */
+export const start = (options: Options, now = 0): State => ({
+  options,
+  width: null,
+  changedAt: now,
+  growAfter: GROW_AFTER,
+  grew: false,
+  grants: 0,
+  shrunkAt: 0,
+  coolUntil: 0,
+  probing: false,
+  retries: RETRIES,
+  requests: { perMinute: options.requestsPerMinute, nextAt: now },
+  tokens: { perMinute: options.tokensPerMinute, nextAt: now }
+})
+
+/**
+ * How many calls may be in flight, of the operator's `most`.
+ *
+ * @since 0.1.0
+ */
+export const widthOf = (state: State, most: number): number =>
+  state.probing ? 1 : state.width === null ? most : Math.min(state.width, most)
+
+/**
+ * From when on a call may be granted; a time that has passed: now.
+ *
+ * @since 0.1.0
+ */
+export const readyAt = ({ coolUntil, requests, tokens }: State): number =>
+  Math.max(coolUntil, requests.perMinute === null ? 0 : requests.nextAt, tokens.perMinute === null ? 0 : tokens.nextAt)
+
+/**
+ * Whether a retry may go: they are a tenth of the calls and what they earn back, so that an outage cannot multiply calls. With nothing in flight one may
+ * always go.
+ *
+ * @since 0.1.0
+ */
+export const mayRetry = (state: State, inFlight: number): boolean => state.retries >= 1 || inFlight === 0
+
+/**
+ * A call is granted; `tokens` is what it counts for the provider's limit.
+ *
+ * @since 0.1.0
+ */
+export const granted = (
+  state: State,
+  call: { readonly retry: boolean; readonly tokens: number },
+  now: number
+): State => ({
+  ...state,
+  grants: state.grants + 1,
+  retries: call.retry ? Math.max(0, state.retries - 1) : state.retries,
+  requests: paced(state.requests, 1, now),
+  tokens: paced(state.tokens, call.tokens, now)
+})
+
+/** Paid afterwards: a call larger than a minute's tokens goes, and the next one waits the longer. */
+const paced = (pace: Pace, weight: number, now: number): Pace =>
+  pace.perMinute === null
+    ? pace
+    : { ...pace, nextAt: Math.max(pace.nextAt, now - SLACK) + (weight * 60_000) / pace.perMinute }
+
+/**
+ * A granted call ended. `full`: as many were in flight as the width allows.
+ *
+ * @since 0.1.0
+ */
+export const heard = (state: State, signal: Signal, most: number, full: boolean, now: number): State => {
+  if (signal.end === "failed") return state
+  return signal.end === "crowded"
+    ? shrunk(state, signal.grant, most, now)
+    : grown(earned(state, signal), most, full, now)
+}
+
+const shrunk = (state: State, grant: number, most: number, now: number): State => {
+  if (!state.options.adaptive || grant <= state.shrunkAt) return state
+  const width = state.width === null ? most : Math.min(state.width, most)
+  return {
+    ...state,
+    width: Math.max(1, Math.min(width - 1, Math.round(width * 0.75))),
+    changedAt: now,
+    growAfter: state.grew ? Math.min(2 * state.growAfter, MAX_GROW_AFTER) : state.growAfter,
+    grew: false,
+    shrunkAt: state.grants
+  }
+}
+
+/** A retry that is answered gives its place back, a first try earns a tenth of one. */
+const earned = (state: State, { retry }: Signal): State =>
+  state.retries >= RETRIES && !state.probing
+    ? state
+    : { ...state, probing: false, retries: Math.min(RETRIES, state.retries + (retry ? 1 : 0.1)) }
+
+const grown = (state: State, most: number, full: boolean, now: number): State => {
+  if (state.width === null || !full || now - state.changedAt < state.growAfter) return state
+  return {
+    ...state,
+    width: state.width + 1 >= most ? null : state.width + 1,
+    changedAt: now,
+    growAfter: state.grew ? Math.max(GROW_AFTER, state.growAfter / 2) : state.growAfter,
+    grew: true
+  }
+}
+
+/**
+ * The provider asks for time until `until`; the longest wish holds.
+ *
+ * @since 0.1.0
+ */
+export const cool = (state: State, until: number): State =>
+  until <= state.coolUntil ? state : { ...state, coolUntil: until, probing: true }
+
+/**
+ * What the provider says of its limits; the operator's own stand above it.
+ *
+ * @since 0.1.0
+ */
+export const learn = (state: State, learned: Learned, now: number): State => {
+  const { options } = state
+  const requests = relimited(state.requests, options.requestsPerMinute, learned.requestsPerMinute, now)
+  const tokens = relimited(state.tokens, options.tokensPerMinute, learned.tokensPerMinute, now)
+  return requests === state.requests && tokens === state.tokens ? state : { ...state, requests, tokens }
+}
+
+const relimited = (pace: Pace, own: number | null, learned: number | undefined, now: number): Pace =>
+  own !== null || learned === undefined || learned <= 0 || learned === pace.perMinute
+    ? pace
+    : { perMinute: learned, nextAt: Math.max(pace.nextAt, now) }
