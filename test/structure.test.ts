@@ -160,7 +160,7 @@ describe("one of each", () => {
   it("only the invoker sends: no other program and no service calls generate", () => {
     const definesIt = (path: string) => isLayer(path) || path === "services/LLM.ts"
     const others = files.filter(({ path }) => !definesIt(path) && path !== "programs/Invoker.ts")
-    none(others.flatMap((file) => linesWith(file, /\bgenerate\b/)))
+    none(others.flatMap((file) => linesWith(file, /\bllm\.generate\b|\.generate\(/)))
     none(files.filter(({ path }) => definesIt(path)).flatMap((file) => linesWith(file, /\.generate\(/)))
     assert.isTrue(files.some((file) => file.path === "programs/Invoker.ts" && /\.generate\(/.test(file.code)))
   })

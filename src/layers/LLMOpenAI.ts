@@ -16,11 +16,15 @@ import OpenAI from "openai"
 import { classify, type Input } from "../services/Classify.ts"
 import { causeChain, type LLMError } from "../services/Errors.ts"
 import { answer, type ChatAnswer, type ChatRequest, LLM, type LLMShape, type TokenUsage } from "../services/LLM.ts"
+import * as Profile from "../services/Profile.ts"
+import { rateLimits } from "../services/RateLimit.ts"
+import { withoutConstraints } from "../services/StrictSchema.ts"
+import { Usd } from "../services/Usd.ts"
 
 /**
  * A key or base URL that is left out is read from `OPENAI_API_KEY` and `OPENAI_BASE_URL`. `timeoutMs` (default 120,000) covers the whole call, headers
  * and body; above 300,000 the platform's own limit of five silent minutes comes first. `maxBodyBytes` (default 4 MiB) bounds an answer. `name` is the
- * provider's name, by default the host: breaker and cool-down belong to it.
+ * provider's name, by default the host: breaker and cool-down belong to it. `profile` says what kind of server it is, by default what its address tells.
  *
  * @since 0.1.0
  */
@@ -30,6 +34,7 @@ export interface Options {
   readonly timeoutMs?: number | undefined
   readonly maxBodyBytes?: number | undefined
   readonly name?: string | undefined
+  readonly profile?: Profile.Name | Profile.Profile | undefined
 }
 
 /**
@@ -61,22 +66,31 @@ export const layerConfig = (config: Config.Config.Wrap<Options>): Layer.Layer<LL
 const make = Effect.fnUntraced(function* (options: Options) {
   const key = yield* readKey(options.apiKey)
   const client = yield* makeClient(key, yield* readBaseUrl(options.baseUrl))
-  const limits: Limits = {
+  const server: Server = {
+    client,
+    profile: profileOf(options.profile, client.baseURL),
     timeoutMs: Math.min(options.timeoutMs ?? 120_000, 2 ** 31 - 1),
-    maxBodyBytes: options.maxBodyBytes ?? 4 * 1024 * 1024
+    maxBodyBytes: options.maxBodyBytes ?? 4 * 1024 * 1024,
+    // A server may quote the key back at us: no error text leaves this file without passing here.
+    // A word such as "any", for a server that wants no key, is no secret.
+    scrub: (text) => (key.length < 8 ? text : hide(hide(text, key), encodeURIComponent(key)))
   }
-  // A server may quote the key back at us: no error text leaves this file without passing here.
-  const scrub = (text: string) => text.replaceAll(key, "<redacted>")
   const shape: LLMShape = {
     provider: options.name ?? new URL(client.baseURL).host,
+    outputMode: server.profile.outputMode,
     generate: Effect.fnUntraced(function* (request) {
-      const reply = yield* Effect.promise((signal) => exchange(client, request, limits, scrub, signal))
+      const reply = yield* Effect.promise((signal) => exchange(server, request, signal))
       const now = yield* Clock.currentTimeMillis
-      return yield* Either.flatMap(reply, (reply) => readReply(reply, request, scrub, now))
+      return yield* Either.flatMap(reply, (reply) => readReply(server, reply, request, now))
     })
   }
   return shape
 })
+
+const hide = (text: string, secret: string): string => text.replaceAll(secret, "<redacted>")
+
+const profileOf = (given: Options["profile"], baseUrl: string): Profile.Profile =>
+  typeof given === "string" ? Profile.profiles[given] : (given ?? Profile.forUrl(baseUrl))
 
 const keyName = "OPENAI_API_KEY"
 const urlName = "OPENAI_BASE_URL"
@@ -117,9 +131,12 @@ const makeClient = (apiKey: string, baseURL: string | null) =>
       )
   })
 
-interface Limits {
+interface Server {
+  readonly client: OpenAI
+  readonly profile: Profile.Profile
   readonly timeoutMs: number
   readonly maxBodyBytes: number
+  readonly scrub: Scrub
 }
 
 type Scrub = (text: string) => string
@@ -136,36 +153,49 @@ interface Reply {
  * listener outlives it.
  */
 const exchange = async (
-  client: OpenAI,
+  { client, maxBodyBytes, profile, scrub, timeoutMs }: Server,
   request: ChatRequest,
-  limits: Limits,
-  scrub: Scrub,
   interrupted: AbortSignal
 ): Promise<Either.Either<Reply, LLMError>> => {
   const controller = new AbortController()
   const abort = () => controller.abort()
-  const deadline = setTimeout(abort, limits.timeoutMs)
+  const deadline = setTimeout(abort, timeoutMs)
   interrupted.addEventListener("abort", abort, { once: true })
   let seen: Pick<Input, "status" | "headers"> = {}
   try {
-    const body = requestBody(request)
+    const body = requestBody(request, profile)
     const { url, req } = await client.buildRequest({ method: "post", path: "/chat/completions", body })
-    const response = await fetch(url, { ...req, redirect: "manual", signal: controller.signal })
+    const response = await fetch(url, { ...once(req), redirect: "manual", signal: controller.signal })
     const headers = { get: (name: string) => scrubbed(response.headers.get(name), scrub) }
     seen = { status: response.status, headers }
-    // A refusal is known by its status, even if its body never ends.
-    const text = response.ok
-      ? await readAll(response, limits.maxBodyBytes)
-      : await readAll(response, 64 * 1024).catch(() => "")
+    const isAnswer = response.ok && isJson(response.headers.get("content-type"))
+    // A refusal, or a page in the place of an answer, is known by its head, even if its body never ends.
+    const text = isAnswer ? await readAll(response, maxBodyBytes) : await readStart(response, controller.signal)
     return Either.right({ status: response.status, ok: response.ok, headers, text })
   } catch (error) {
     const networkCode = controller.signal.aborted ? "DEADLINE" : codeOf(error)
     const cause = new Error(scrub(causeChain(error).join(": ")))
-    return Either.left(classify({ ...seen, ...(networkCode === undefined ? {} : { networkCode }), cause }))
+    return Either.left(classify({ ...seen, profile, ...(networkCode === undefined ? {} : { networkCode }), cause }))
   } finally {
     clearTimeout(deadline)
     interrupted.removeEventListener("abort", abort)
   }
+}
+
+type Request = Awaited<ReturnType<OpenAI["buildRequest"]>>["req"]
+
+/** With a body that can be read once only, as fetch sends a text a second time where a server answers 421. */
+const once = (request: Request): RequestInit => {
+  const bytes = new TextEncoder().encode(typeof request.body === "string" ? request.body : "")
+  const headers = new Headers(request.headers)
+  headers.set("content-length", String(bytes.byteLength))
+  const body = new ReadableStream<Uint8Array>({
+    start: (stream) => {
+      stream.enqueue(bytes)
+      stream.close()
+    }
+  })
+  return { ...request, headers, body, duplex: "half" }
 }
 
 const scrubbed = (text: string | null, scrub: Scrub) => (text === null ? null : scrub(text))
@@ -180,98 +210,118 @@ const readAll = async (response: Response, limit: number): Promise<string> => {
       throw Object.assign(new Error(`The answer is larger than ${limit} bytes`), { code: "BODY_TOO_LARGE" })
     chunks.push(chunk)
   }
-  return Buffer.concat(chunks).toString()
+  // An answer whose letters were lost is none.
+  return new TextDecoder("utf-8", { fatal: true }).decode(Buffer.concat(chunks))
+}
+
+const START_BYTES = 64 * 1024
+const START_MS = 2_000
+
+/** What comes at once of a body that is no answer, at most 64 KiB: enough to say what it is. */
+const readStart = async (response: Response, signal: AbortSignal): Promise<string> => {
+  const reader = response.body?.getReader()
+  if (reader === undefined) return ""
+  const decoder = new TextDecoder()
+  let text = ""
+  let hurry = () => {}
+  const late = new Promise<undefined>((resolve) => {
+    hurry = () => resolve(undefined)
+  })
+  const timer = setTimeout(hurry, START_MS)
+  signal.addEventListener("abort", hurry, { once: true })
+  while (text.length < START_BYTES) {
+    const next = await Promise.race([reader.read().catch(() => undefined), late])
+    if (next === undefined || next.done) break
+    text += decoder.decode(next.value, { stream: true })
+  }
+  clearTimeout(timer)
+  // Closes the socket, where the body did not end by itself.
+  await reader.cancel().catch(() => undefined)
+  return text.slice(0, START_BYTES)
 }
 
 /** The first code in the chain of causes: fetch wraps the socket's error, which may be several in one. */
 const codeOf = (error: unknown): string | undefined => {
   if (!isFields(error)) return undefined
   if (typeof error.code === "string") return error.code
+  // The platform refuses some ports, and gives no code for it.
+  if (error.message === "bad port") return "BAD_PORT"
   const inner = Array.isArray(error.errors) ? [error.cause, ...error.errors] : [error.cause]
   return inner.map(codeOf).find((code) => code !== undefined)
 }
 
 /** Only what is asked for is sent: a server may refuse a word that it does not know. */
-const requestBody = (request: ChatRequest): Fields => ({
+const requestBody = (request: ChatRequest, profile: Profile.Profile): Fields => ({
   model: request.model,
   messages: request.messages,
-  max_completion_tokens: request.maxOutputTokens,
+  [profile.outputLimit]: request.maxOutputTokens,
   ...(request.temperature === undefined ? {} : { temperature: request.temperature }),
   ...(request.effort === undefined ? {} : { reasoning_effort: request.effort }),
-  ...responseFormat(request.format)
+  ...(request.tier === undefined ? {} : { service_tier: request.tier }),
+  ...responseFormat(request.format, profile)
 })
 
-const responseFormat = (format: ChatRequest["format"]): Fields => {
+const responseFormat = (format: ChatRequest["format"], { constraints }: Profile.Profile): Fields => {
   if (format.mode === "text") return {}
   if (format.mode === "json_object") return { response_format: { type: "json_object" } }
   const name = format.name.replace(/[^A-Za-z0-9_-]/g, "_").slice(0, 64)
-  const json_schema = { name, schema: format.schema, strict: isStrict(format.schema) }
-  return { response_format: { type: "json_schema", json_schema } }
-}
-
-/** The words of a schema that strict mode is sure to take (https://platform.openai.com/docs/guides/structured-outputs#supported-schemas). */
-const strictWords = new Set(
-  "$schema $defs $ref type enum const anyOf items description properties required additionalProperties".split(" ")
-)
-
-/** Strict mode refuses a whole request for one word too many, so it is asked for only where the schema surely fits. */
-const isStrict = (schema: object): boolean => {
-  const known = strictness.get(schema)
-  if (known !== undefined) return known
-  const strict = isFields(schema) && schema.type === "object" && fitsStrict(schema)
-  strictness.set(schema, strict)
-  return strict
-}
-/** A schema is one object for all rows of an agent. */
-const strictness = new WeakMap<object, boolean>()
-
-const fitsStrict = (schema: unknown): boolean => {
-  if (!isFields(schema)) return false
-  const words = Object.keys(schema)
-  if (words.length === 0 || !words.every((word) => strictWords.has(word))) return false
-  if ("$ref" in schema && words.length > 1) return false
-  const properties = isFields(schema.properties) ? schema.properties : {}
-  const required: ReadonlyArray<unknown> = Array.isArray(schema.required) ? schema.required : []
-  const closed =
-    schema.additionalProperties === false && Object.keys(properties).every((name) => required.includes(name))
-  if (schema.type === "object" && !closed) return false
-  const anyOf: ReadonlyArray<unknown> = Array.isArray(schema.anyOf) ? schema.anyOf : []
-  const items = "items" in schema ? [schema.items] : []
-  const defs = isFields(schema.$defs) ? Object.values(schema.$defs) : []
-  return [...Object.values(properties), ...anyOf, ...items, ...defs].every(fitsStrict)
+  const schema = constraints ? format.schema : withoutConstraints(format.schema)
+  return { response_format: { type: "json_schema", json_schema: { name, schema, strict: format.strict } } }
 }
 
 const readReply = (
+  { profile, scrub }: Server,
   reply: Reply,
   request: ChatRequest,
-  scrub: Scrub,
   now: number
 ): Either.Either<ChatAnswer, LLMError> => {
   const { status, headers } = reply
-  const fail = (input: Input) => Either.left(classify({ status, headers, now, ...input }))
-  if (!reply.ok) return fail({ body: scrubbedJson(parse(reply.text), scrub) })
-  const body = isJson(headers.get("content-type")) ? parse(reply.text) : undefined
+  const parsed = parse(reply.text)
+  const fail = (input: Input) =>
+    Either.left(classify({ status, headers, now, profile, text: scrubbedText(parsed, reply.text, scrub), ...input }))
+  if (!reply.ok) return fail({ body: scrubbedJson(parsed, scrub) })
+  const body = isJson(headers.get("content-type")) ? parsed : undefined
   if (!isFields(body)) return fail({ networkCode: "INVALID_BODY" })
   const choice = Array.isArray(body.choices) ? body.choices[0] : undefined
   // Once a model has begun to write, a gateway can only report an error inside the 200.
   const error = body.error ?? (isFields(choice) ? choice.error : undefined)
   if (error !== undefined && error !== null) return fail({ body: { error: scrubbedJson(error, scrub) } })
   if (!Array.isArray(body.choices)) return fail({ networkCode: "INVALID_BODY" })
-  return Either.right(readAnswer(body, isFields(choice) ? choice : { finish_reason: null }, reply, request))
+  const limits = rateLimits(headers, profile.requestsPer, now)
+  const said = readAnswer(body, isFields(choice) ? choice : { finish_reason: null }, request, profile)
+  return Either.right(answer({ ...said, requestId: headers.get("x-request-id") ?? undefined, limits }))
 }
 
 /** What the model said, judged by nobody yet: an empty, cut or refused answer is an answer, and was billed. */
-const readAnswer = (body: Fields, choice: Fields, reply: Reply, request: ChatRequest): ChatAnswer => {
+const readAnswer = (body: Fields, choice: Fields, request: ChatRequest, profile: Profile.Profile) => {
   const message = isFields(choice.message) ? choice.message : {}
   const finish = choice.finish_reason === undefined ? "stop" : choice.finish_reason
-  return answer({
-    text: typeof message.content === "string" ? message.content : "",
-    model: typeof body.model === "string" ? body.model : request.model,
+  return {
+    text: textOf(message.content),
+    model: profile.isAlias || typeof body.model !== "string" ? request.model : body.model,
     usage: readUsage(body.usage),
+    cost: profile.costInUsage ? readCost(body.usage) : undefined,
+    tier: typeof body.service_tier === "string" ? body.service_tier : undefined,
     finish: typeof finish === "string" ? finish : "unknown",
-    refusal: typeof message.refusal === "string" && message.refusal !== "" ? message.refusal : undefined,
-    requestId: reply.headers.get("x-request-id") ?? undefined
-  })
+    refusal: typeof message.refusal === "string" && message.refusal !== "" ? message.refusal : undefined
+  }
+}
+
+/** Some servers give the text in parts. */
+const textOf = (content: unknown): string => {
+  if (typeof content === "string") return content
+  const parts: ReadonlyArray<unknown> = Array.isArray(content) ? content : []
+  return parts.map((part) => (isFields(part) && typeof part.text === "string" ? part.text : "")).join("")
+}
+
+/** The provider's own bill in dollars (OpenRouter); with a key of one's own there the upstream's bill comes on top. */
+const readCost = (usage: unknown): Usd | undefined => {
+  if (!isFields(usage) || typeof usage.cost !== "number" || !(usage.cost >= 0)) return undefined
+  const details = isFields(usage.cost_details) ? usage.cost_details : {}
+  const upstream = usage.is_byok === true ? details.upstream_inference_cost : 0
+  if (typeof upstream !== "number" || !(upstream >= 0)) return undefined
+  const nano = Math.ceil((usage.cost + upstream) * 1e9 - 1e-3)
+  return Number.isSafeInteger(nano) ? Usd.nano(Math.max(0, nano)) : undefined
 }
 
 /**
@@ -309,14 +359,27 @@ const isFields = (value: unknown): value is Fields =>
 /** A server that does not name its type is judged by the text alone. */
 const isJson = (contentType: string | null) => contentType === null || /[/+]json\b/i.test(contentType)
 
-const parse = (text: string, reviver?: (key: string, value: unknown) => unknown): unknown => {
+const parse = (text: string): unknown => {
   try {
-    return JSON.parse(text, reviver)
+    return JSON.parse(text)
   } catch {
     return undefined
   }
 }
 
-/** Scrubbed after parsing, so that no escape in the JSON hides the key. */
-const scrubbedJson = (value: unknown, scrub: Scrub): unknown =>
-  parse(JSON.stringify(value) ?? "", (_key, item) => (typeof item === "string" ? scrub(item) : item))
+const scrubbedText = (parsed: unknown, text: string, scrub: Scrub): string => {
+  const clear = scrubbedJson(parsed, scrub)
+  return clear === undefined ? scrub(text) : JSON.stringify(clear)
+}
+
+/** Scrubbed after parsing, so that no escape in the JSON hides the key. What is nested too deep to be written is dropped. */
+const scrubbedJson = (value: unknown, scrub: Scrub): unknown => {
+  try {
+    const text = JSON.stringify(value)
+    return text === undefined
+      ? undefined
+      : JSON.parse(text, (_key, item: unknown) => (typeof item === "string" ? scrub(item) : item))
+  } catch {
+    return undefined
+  }
+}

@@ -15,7 +15,7 @@
  *
  * @since 0.1.0
  */
-import { Effect, Either, ParseResult, Schema } from "effect"
+import { Effect, Either, identity, ParseResult, Schema } from "effect"
 import type { OutcomeFacts } from "../services/Book.ts"
 import type { LLMError, RunStopped, StorageError } from "../services/Errors.ts"
 import { deepFreeze } from "../services/Freeze.ts"
@@ -96,13 +96,13 @@ export interface Agent<Row, A, I = unknown> {
 }
 
 /**
- * An agent.
+ * An agent. Throws an `InputError` where the output schema cannot be asked for: it names the field and the fix.
  *
  * @since 0.1.0
  */
 export const make = <Row, A, I>(options: AgentOptions<Row, A, I>): Agent<Row, A, I> => {
   const adapter = options.adapter ?? OutputAdapter.jsonSchema
-  const schema = deepFreeze(OutputAdapter.toJsonSchema(options.output))
+  const schema = deepFreeze(Either.getOrThrowWith(adapter.schema(options.name, options.output), identity))
   const system = [options.system, adapter.instructions(schema)].filter((part) => part !== undefined).join("\n\n")
   const format = adapter.format(options.name, schema)
   const read = reader(adapter, options.output)

@@ -115,8 +115,8 @@ export interface Told {
  * @since 0.1.0
  */
 export const leave = (routes: Routes, meter: Meter, route: Route, reason: StopReason): void => {
-  if (!routes.leave(route)) return meter.stop(reason)
-  meter.dispatch({ _tag: "Provider", provider: routes.provider() })
+  if (routes.leave(route)) meter.dispatch({ _tag: "Provider", provider: routes.provider() })
+  else meter.stop(reason)
 }
 
 /**

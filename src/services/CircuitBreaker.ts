@@ -199,8 +199,10 @@ const make = (llm: LLMShape, options: BreakerOptions): Health => {
 
   const crowded = (error: LLMError, now: number): void => {
     limited = limited.times === 0 ? { times: 1, since: now } : { ...limited, times: limited.times + 1 }
-    if (now - limited.since >= options.outageMs)
-      return tellOutage(`${llm.provider} takes no more calls: ${error.message}`)
+    if (now - limited.since >= options.outageMs) {
+      tellOutage(`${llm.provider} takes no more calls: ${error.message}`)
+      return
+    }
     // Calls that were under way when it began say nothing new.
     const blind = limited.times > 2 && now >= coolUntil
     const ms = error.retryAfterMs ?? (blind ? Math.min(FIRST_COOL * 2 ** (limited.times - 3), options.maxCoolMs) : 0)

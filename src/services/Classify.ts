@@ -12,11 +12,13 @@
  * @since 0.1.0
  */
 import { type Category, type Charge, LLMError, type LLMErrorReason, type Scope } from "./Errors.ts"
+import type { Deviation, Profile } from "./Profile.ts"
+import * as RateLimit from "./RateLimit.ts"
 
 /**
- * What is known of a failed call; every part may be missing. `body` is the parsed answer (its error is found in it), `networkCode` the code at the
- * root of a network error, or one of this library's own: `DEADLINE`, `BODY_TOO_LARGE`, `INVALID_BODY`. `now` serves a Retry-After date whose answer
- * has no Date header.
+ * What is known of a failed call; every part may be missing. `body` is the parsed answer (its error is found in it), `text` the answer as it came, `networkCode` the
+ * code at the root of a network error, or one of this library's own: `DEADLINE`, `BODY_TOO_LARGE`, `INVALID_BODY`, `BAD_PORT`. `now` serves a Retry-After date whose
+ * answer has no Date header. `profile`: what is different on this server.
  *
  * @since 0.1.0
  */
@@ -28,6 +30,8 @@ export interface Input {
   readonly headers?: { readonly get: (name: string) => string | null }
   readonly networkCode?: string
   readonly body?: unknown
+  readonly text?: string
+  readonly profile?: Profile
   readonly now?: number
   readonly cause?: unknown
 }
@@ -40,9 +44,9 @@ export interface Input {
 export const classify = (input: Input): LLMError => {
   const found = inBody(input)
   const status = effectiveStatus(input.status, found.codes)
-  const rule = decide(input, status, found)
+  const rule = deviating(decide(input, status, found), input, status, found)
   const charge = rule.charge ?? (input.status === undefined ? undefined : byStatus(input.status).charge) ?? "uncertain"
-  const retryAfterMs = input.headers === undefined ? undefined : retryAfter(input.headers, input.now)
+  const retryAfterMs = wishOf(input, rule, found)
   const requestId = input.headers?.get("x-request-id") ?? undefined
   return new LLMError({
     reason: rule.reason,
@@ -50,6 +54,7 @@ export const classify = (input: Input): LLMError => {
     scope: rule.scope,
     charge,
     message: clean(found.message ?? rule.hint ?? describe(input)),
+    ...(input.text === undefined || input.text === "" ? {} : { body: input.text.slice(0, 2_000) }),
     ...(input.status === undefined ? {} : { status: input.status }),
     ...(retryAfterMs === undefined ? {} : { retryAfterMs }),
     ...(requestId === undefined ? {} : { requestId: clean(requestId) }),
@@ -102,7 +107,14 @@ const codes: ReadonlyArray<Rule> = [
     reason: "auth",
     category: "PERMANENT",
     scope: "run",
-    values: ["invalid_api_key", "authentication_error", "unauthorized", "invalid_organization"]
+    values: [
+      "invalid_api_key",
+      "authentication_error",
+      "unauthorized",
+      "unauthenticated",
+      "permission_denied",
+      "invalid_organization"
+    ]
   },
   {
     reason: "model_not_found",
@@ -180,24 +192,34 @@ const vagueCodes: ReadonlyArray<Rule> = [
     reason: "rate_limited",
     category: "TRANSIENT",
     scope: "row",
-    values: ["rate_limit_exceeded", "rate_limit_error", "rate_limited", "slow_down", "resource_unavailable"]
+    values: [
+      "rate_limit_exceeded",
+      "rate_limit_error",
+      "rate_limited",
+      "slow_down",
+      "resource_unavailable",
+      "resource_exhausted"
+    ]
   },
   {
     reason: "overloaded",
     category: "TRANSIENT",
     scope: "row",
-    values: [
-      "server_error",
-      "api_error",
-      "internal_server_error",
-      "overloaded_error",
-      "server_is_overloaded",
-      "provider_overloaded",
-      "provider_unavailable"
-    ]
+    values: ["overloaded_error", "server_is_overloaded", "provider_overloaded", "unavailable"]
+  },
+  {
+    reason: "server_error",
+    category: "TRANSIENT",
+    scope: "row",
+    values: ["server_error", "api_error", "internal_server_error", "internalservererror", "provider_unavailable"]
   },
   { reason: "timeout", category: "TRANSIENT", scope: "row", values: ["timeout", "vector_store_timeout"] }
 ]
+
+/** What belongs to the job and not to a row: refused once, refused for every row. */
+const jobParams = new Set(
+  "model max_tokens max_completion_tokens temperature response_format reasoning_effort service_tier".split(" ")
+)
 
 const statuses: ReadonlyArray<Rule> = [
   { values: [400, 422], reason: "bad_request", category: "PERMANENT", scope: "row", charge: "none" },
@@ -208,12 +230,13 @@ const statuses: ReadonlyArray<Rule> = [
   { values: [429, 498], reason: "rate_limited", category: "TRANSIENT", scope: "row", charge: "none" },
   { values: [408, 504], reason: "timeout", category: "TRANSIENT", scope: "row", charge: "uncertain" },
   {
-    values: [409, 423, 424, 425, 499, 500, 502, 503],
-    reason: "overloaded",
+    values: [409, 423, 424, 425, 499, 500, 502],
+    reason: "server_error",
     category: "TRANSIENT",
     scope: "row",
     charge: "uncertain"
   },
+  { values: [503], reason: "overloaded", category: "TRANSIENT", scope: "row", charge: "uncertain" },
   { values: [501, 505], reason: "bad_request", category: "PERMANENT", scope: "run", charge: "none" },
   { values: [529], reason: "overloaded", category: "TRANSIENT", scope: "row", charge: "none" }
 ]
@@ -236,6 +259,7 @@ const network: ReadonlyArray<Rule> = [
     charge: "none",
     values: [
       "ERR_INVALID_URL",
+      "BAD_PORT",
       "ERR_SSL_WRONG_VERSION_NUMBER",
       "ERR_TLS_CERT_ALTNAME_INVALID",
       "CERT_HAS_EXPIRED",
@@ -274,7 +298,17 @@ const network: ReadonlyArray<Rule> = [
     category: "TRANSIENT",
     scope: "row",
     charge: "uncertain",
-    values: ["BODY_TOO_LARGE", "INVALID_BODY"]
+    values: [
+      "BODY_TOO_LARGE",
+      "INVALID_BODY",
+      "ERR_ENCODING_INVALID_ENCODED_DATA",
+      "HPE_INVALID_CONSTANT",
+      "HPE_INVALID_CHUNK_SIZE",
+      "HPE_HEADER_OVERFLOW",
+      "UND_ERR_HEADERS_OVERFLOW",
+      "Z_DATA_ERROR",
+      "Z_BUF_ERROR"
+    ]
   }
 ]
 
@@ -296,8 +330,15 @@ const redirect: Rule = {
   charge: "none",
   hint: "The provider answered with a redirect, which is not followed: check the base URL"
 }
+const jobFault: Rule = { values: [], reason: "bad_request", category: "PERMANENT", scope: "run" }
 const wrongUrl: Rule = { values: [], reason: "bad_request", category: "PERMANENT", scope: "run", charge: "none" }
-const serverFault: Rule = { values: [], reason: "overloaded", category: "TRANSIENT", scope: "row", charge: "uncertain" }
+const serverFault: Rule = {
+  values: [],
+  reason: "server_error",
+  category: "TRANSIENT",
+  scope: "row",
+  charge: "uncertain"
+}
 
 const byStatus = (status: number): Rule =>
   rulesOf.statuses.get(status) ??
@@ -307,6 +348,8 @@ interface Found {
   /** Lower case, the most telling first. */
   readonly codes: ReadonlyArray<string>
   readonly message: string | undefined
+  readonly param: string | undefined
+  readonly metadata: Fields
 }
 
 const decide = (input: Input, status: number | undefined, found: Found): Rule => {
@@ -317,8 +360,21 @@ const decide = (input: Input, status: number | undefined, found: Found): Rule =>
   if (status === undefined || input.networkCode !== undefined) {
     return rulesOf.network.get(input.networkCode ?? "") ?? unknown
   }
+  if ((status === 400 || status === 422) && found.param !== undefined && jobParams.has(found.param)) return jobFault
   // Behind a 200 a model may have run, whatever the code in the body would mean as a status.
   return status === input.status ? byStatus(status) : { ...byStatus(status), charge: "uncertain" }
+}
+
+/** What is different on this server. */
+const deviating = (rule: Rule, { profile }: Input, status: number | undefined, found: Found): Rule => {
+  const fits = ({ message, metadata, statuses }: Deviation) =>
+    status !== undefined &&
+    statuses.includes(status) &&
+    (message === undefined || message.test(found.message ?? "")) &&
+    (metadata === undefined ||
+      (metadata.value === undefined ? metadata.key in found.metadata : found.metadata[metadata.key] === metadata.value))
+  const deviation = profile?.deviations.find(fits)
+  return deviation === undefined ? rule : { ...rule, ...deviation }
 }
 
 const byMessage = (status: number | undefined, message: string | undefined): Rule | undefined =>
@@ -342,37 +398,31 @@ const inBody = (input: Input): Found => {
   const outer: Fields = isFields(body) ? body : {}
   const error: Fields = isFields(outer.error) ? outer.error : outer
   const metadata: Fields = isFields(error.metadata) ? error.metadata : {}
-  const words = [input.code ?? error.code, input.type ?? error.type, metadata.error_type]
+  const words = [input.code ?? error.code, input.type ?? error.type, metadata.error_type, error.status]
   return {
     codes: words
       .filter((word) => typeof word === "string" || typeof word === "number")
       .map((word) => String(word).toLowerCase()),
-    message: text(input.message) ?? text(error.message) ?? text(outer.error) ?? text(error.detail)
+    message: text(input.message) ?? text(error.message) ?? text(outer.error) ?? text(error.detail),
+    param: text(error.param),
+    metadata
   }
 }
 
-const describe = (input: Input): string =>
-  input.networkCode !== undefined
-    ? `No answer from the provider (${input.networkCode})`
-    : input.status !== undefined
-      ? `The provider answered with HTTP status ${input.status}`
-      : "The call failed for an unknown reason"
+const describe = ({ headers, networkCode, status, text }: Input): string => {
+  if (networkCode !== undefined && status === undefined) return `No answer from the provider (${networkCode})`
+  const type = headers?.get("content-type")
+  const shape = type === null || type === undefined ? "" : ` (${type}, ${Buffer.byteLength(text ?? "")} bytes read)`
+  if (networkCode !== undefined) return `The answer cannot be read: ${networkCode}, HTTP status ${status}${shape}`
+  return status === undefined
+    ? "The call failed for an unknown reason"
+    : `The provider answered with HTTP status ${status}${shape}`
+}
 
-const hour = 3_600_000
-
-/** The provider's wish in milliseconds, between 0 and an hour; a date is read against the answer's own clock, so that ours may be wrong. */
-const retryAfter = (headers: NonNullable<Input["headers"]>, now: number | undefined): number | undefined => {
-  const clamp = (ms: number) => Math.min(Math.max(ms, 0), hour)
-  const number = (header: string) => {
-    const value = headers.get(header)?.trim()
-    return value !== undefined && /^-?\d+(\.\d+)?$/.test(value) ? Number(value) : undefined
-  }
-  const ms = number("retry-after-ms")
-  if (ms !== undefined) return clamp(ms)
-  const seconds = number("retry-after")
-  if (seconds !== undefined) return clamp(seconds * 1000)
-  const at = Date.parse(headers.get("retry-after") ?? "")
-  const from = Date.parse(headers.get("date") ?? "")
-  const wait = at - (Number.isNaN(from) ? (now ?? Number.NaN) : from)
-  return Number.isNaN(wait) ? undefined : clamp(wait)
+/** How long the provider wants to be left alone; where no header says it, its words do, or the reset of the limit that is used up. */
+const wishOf = ({ headers, now }: Input, rule: Rule, found: Found): number | undefined => {
+  const asked = headers === undefined ? undefined : RateLimit.retryAfterMs(headers, now)
+  if (asked !== undefined || rule.reason !== "rate_limited") return asked
+  const said = found.message === undefined ? undefined : RateLimit.waitInWords(found.message)
+  return said ?? (headers === undefined ? undefined : RateLimit.rateLimits(headers, "minute", now ?? 0)?.waitMs)
 }

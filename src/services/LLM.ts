@@ -22,12 +22,12 @@ export interface Message {
 }
 
 /**
- * How the answer is asked for: constrained to a JSON schema, any JSON object, or text.
+ * How the answer is asked for: constrained to a JSON schema (`strict`: enforced, and the schema in the subset that allows it), any JSON object, or text.
  *
  * @since 0.1.0
  */
 export type ResponseFormat =
-  | { readonly mode: "json_schema"; readonly name: string; readonly schema: object }
+  | { readonly mode: "json_schema"; readonly name: string; readonly schema: object; readonly strict: boolean }
   | { readonly mode: "json_object" }
   | { readonly mode: "text" }
 

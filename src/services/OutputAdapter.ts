@@ -3,36 +3,57 @@
  *
  * @example
  * import { OutputAdapter } from "longhaul"
- * const plain = OutputAdapter.text // the schema goes into the prompt, the first JSON object of the answer is read
+ * const plain = OutputAdapter.text // the schema goes into the prompt, the one JSON object of the answer is read
  *
  * @since 0.1.0
  */
 import { Either, JSONSchema, type Schema } from "effect"
+import type { InputError } from "./Errors.ts"
+import * as JsonText from "./JsonText.ts"
 import type { ResponseFormat } from "./LLM.ts"
+import * as StrictSchema from "./StrictSchema.ts"
 
 /**
- * `format` is what the provider is told, `instructions` what the system prompt says besides, `read` finds the JSON value in an answer or says why there is none.
- * It never invents or completes data.
+ * `schema` is what the provider or the prompt is told of the output, or why it cannot be told. `format` is what the provider is told, `instructions` what the system
+ * prompt says besides, `read` finds the one JSON value in an answer or says why there is none. It never invents or completes data.
  *
  * @since 0.1.0
  */
 export interface OutputAdapter {
   readonly mode: ResponseFormat["mode"]
+  readonly schema: <A, I>(name: string, schema: Schema.Schema<A, I>) => Either.Either<object, InputError>
   readonly format: (name: string, schema: object) => ResponseFormat
   readonly instructions: (schema: object) => string | undefined
   readonly read: (text: string) => Either.Either<unknown, string>
 }
 
+const read = (text: string) => Either.map(JsonText.find(text), ({ value }) => value)
+
 /**
- * The provider is held to the schema (`response_format: json_schema`).
+ * The provider is held to the schema (`response_format: json_schema`, strict). The schema must fit the subset that allows it; one that does not is refused with
+ * the field and the fix.
  *
  * @since 0.1.0
  */
 export const jsonSchema: OutputAdapter = {
   mode: "json_schema",
-  format: (name, schema) => ({ mode: "json_schema", name, schema }),
+  schema: StrictSchema.fromSchema,
+  format: (name, schema) => ({ mode: "json_schema", name, schema, strict: true }),
   instructions: () => undefined,
-  read: (text) => parse(text)
+  read
+}
+
+const loose: OutputAdapter["schema"] = (_, schema) => Either.right(toJsonSchema(schema))
+
+/**
+ * The provider is told the schema and not held to it: for one that strict mode cannot have (optional fields, maps).
+ *
+ * @since 0.1.0
+ */
+export const jsonSchemaLoose: OutputAdapter = {
+  ...jsonSchema,
+  schema: loose,
+  format: (name, schema) => ({ mode: "json_schema", name, schema, strict: false })
 }
 
 /**
@@ -42,23 +63,24 @@ export const jsonSchema: OutputAdapter = {
  */
 export const jsonObject: OutputAdapter = {
   mode: "json_object",
+  schema: loose,
   format: () => ({ mode: "json_object" }),
   instructions: (schema) => `Answer with one JSON object that fits this JSON schema: ${JSON.stringify(schema)}`,
-  read: (text) => parse(text)
+  read
 }
 
 /**
- * Nothing is promised by the provider; the schema stands in the prompt, and fences or prose around the JSON are taken off.
+ * Nothing is promised by the provider; the schema stands in the prompt.
  *
  * @since 0.1.0
  */
 export const text: OutputAdapter = {
   mode: "text",
+  schema: loose,
   format: () => ({ mode: "text" }),
   instructions: (schema) =>
     `Answer with one JSON object and nothing else. It must fit this JSON schema: ${JSON.stringify(schema)}`,
-  read: (answer) =>
-    Either.orElse(parse(answer), () => parse(answer.slice(answer.indexOf("{"), answer.lastIndexOf("}") + 1)))
+  read
 }
 
 /**
@@ -78,9 +100,3 @@ export const toJsonSchema = <A, I>(schema: Schema.Schema<A, I>): object => {
   const { $schema: _, ...rest } = { $schema: "", ...JSONSchema.make(schema) }
   return rest
 }
-
-const parse = (text: string): Either.Either<unknown, string> =>
-  Either.try({
-    try: (): unknown => JSON.parse(text),
-    catch: (error) => `the answer is not JSON: ${error instanceof Error ? error.message : String(error)}`
-  })

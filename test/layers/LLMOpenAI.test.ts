@@ -73,9 +73,9 @@ const bad: Readonly<Record<string, Bad>> = {
     expected: "quota PERMANENT run none",
     handler: (_, response) => json(response, 429, { error: { code: null, type: "insufficient_quota" } })
   },
-  "a 500": { expected: "overloaded TRANSIENT row uncertain", handler: (_, response) => json(response, 500, {}) },
+  "a 500": { expected: "server_error TRANSIENT row uncertain", handler: (_, response) => json(response, 500, {}) },
   "a 502 with a page": {
-    expected: "overloaded TRANSIENT row uncertain",
+    expected: "server_error TRANSIENT row uncertain",
     handler: (_, response) => json(response, 502, "<html>Bad gateway</html>", { "content-type": "text/html" })
   },
   "a flat error body": {
@@ -116,7 +116,7 @@ const bad: Readonly<Record<string, Bad>> = {
     handler: (_, response) => json(response, 200, { error: { code: 429, message: "slow" } })
   },
   "an error inside a choice": {
-    expected: "overloaded TRANSIENT row uncertain",
+    expected: "server_error TRANSIENT row uncertain",
     handler: (_, response) =>
       json(response, 200, completion({}, { finish_reason: "error", error: { code: 502, message: "upstream" } }))
   },
@@ -295,11 +295,12 @@ describe("LLMOpenAI", () => {
         additionalProperties: false
       }
       const loose = { ...strict, required: [] }
-      const json_schema = (schema: object) => ask({ format: { mode: "json_schema", name: "a b", schema } })
+      const json_schema = (schema: object, strict: boolean) =>
+        ask({ format: { mode: "json_schema", name: "a b", schema, strict } })
       yield* generate(server.url)
       yield* generate(server.url, {}, ask({ temperature: 0, effort: "low", format: { mode: "json_object" } }))
-      yield* generate(server.url, {}, json_schema(strict))
-      yield* generate(server.url, {}, json_schema(loose))
+      yield* generate(server.url, {}, json_schema(strict, true))
+      yield* generate(server.url, {}, json_schema(loose, false))
       const basic = {
         model: "gpt-6-luna",
         messages: [{ role: "user", content: "vendor 42" }],
@@ -434,7 +435,7 @@ describe("LLMOpenAI", () => {
             type: "object",
             properties: { id: { type: "integer" }, risk: { enum: ["low", "high"] }, summary: { type: "string" } }
           }
-          const asked = ask({ format: { mode: "json_schema", name: "out", schema } })
+          const asked = ask({ format: { mode: "json_schema", name: "out", schema, strict: true } })
           const answer = yield* generate(fake.url, {}, asked)
           assert.deepStrictEqual(JSON.parse(answer.text), { id: 42, risk: "low", summary: "echo: vendor 42" })
           const before = yield* Effect.promise(fake.bill)

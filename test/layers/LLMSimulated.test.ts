@@ -18,7 +18,7 @@ const ask = (i: number, parts: Partial<ChatRequest> = {}) =>
     model: "simulated",
     messages: [{ role: "user", content: `Vendor ${i} sells paint and brushes to careful painters` }],
     maxOutputTokens: 500,
-    format: { mode: "json_schema", name: "out", schema: JSONSchema.make(Output) },
+    format: { mode: "json_schema", name: "out", schema: JSONSchema.make(Output), strict: true },
     ...parts
   })
 const asks = Array.from({ length: 100 }, (_, i) => ask(i))
@@ -57,7 +57,7 @@ describe("LLMSimulated", () => {
         const output = Schema.Struct({ name: Schema.String, score: Schema.Number, when: Schema.Date })
         const schema = { additionalProperties: false, properties: { n: { maximum: 9, type: "integer" }, s: { type: "string" } }, type: "object" }
         const asks = ["a vendor of paint", "another one"].map((content) => ({
-          maxOutputTokens: 500, format: { schema, name: "x", mode: "json_schema" }, messages: [{ content, role: "user" }], model: "m"
+          maxOutputTokens: 500, format: { schema, name: "x", mode: "json_schema", strict: true }, messages: [{ content, role: "user" }], model: "m"
         }))
         const run = (l) => Effect.runPromise(Effect.provide(Effect.flatMap(LLM, (llm) => Effect.forEach(asks, llm.generate)), l))
         console.log(JSON.stringify((await run(layer())).concat(await run(layer({ output })))))`
@@ -71,7 +71,7 @@ describe("LLMSimulated", () => {
             model: "m",
             messages: [{ role: "user", content }],
             maxOutputTokens: 500,
-            format: { mode: "json_schema", name: "x", schema: { ...schema, additionalProperties: false } }
+            format: { mode: "json_schema", name: "x", schema: { ...schema, additionalProperties: false }, strict: true }
           })
         )
         const output = Schema.Struct({ name: Schema.String, score: Schema.Number, when: Schema.Date })
@@ -120,7 +120,7 @@ describe("LLMSimulated", () => {
         const requests = Array.from({ length: 50 }, (_, i) =>
           ask(i, {
             maxOutputTokens: 1_000_000,
-            format: { mode: "json_schema", name: "x", schema: JSONSchema.make(schema) }
+            format: { mode: "json_schema", name: "x", schema: JSONSchema.make(schema), strict: true }
           })
         )
         const fits = Schema.is(schema)

@@ -459,7 +459,7 @@ describe("Price", () => {
           model: "m",
           messages: [{ role: "user", content }],
           maxOutputTokens,
-          format: { mode: "json_schema", name: "n", schema: { type: "object" } }
+          format: { mode: "json_schema", name: "n", schema: { type: "object" }, strict: true }
         })
       )
     const share = fc.double({ min: 0, max: 1, noNaN: true })
@@ -477,7 +477,12 @@ describe("Price", () => {
   })
 
   it("I10: the input bound is at least one token a byte of all that is sent, schema included", () => {
-    const format = { mode: "json_schema", name: "n", schema: { type: "object", description: "ü".repeat(50) } } as const
+    const format = {
+      mode: "json_schema",
+      name: "n",
+      schema: { type: "object", description: "ü".repeat(50) },
+      strict: true
+    } as const
     const request = LLM.request({
       model: "m",
       messages: [{ role: "user", content: "€".repeat(1000) }],
