@@ -135,7 +135,7 @@ export const transition = (state: State, event: Event, now = state.now): readonl
     return [state, [{ _tag: "Deny", ticket: event.ticket, reason: state.stop }]]
   }
   // A clock that is set back does not take back what it already said.
-  return advance(occur({ ...state, now: Math.max(now, state.now) }, event))
+  return advance(occur({ ...state, now: Math.max(now, state.now) }, event), event._tag === "Tick")
 }
 
 /**
@@ -241,7 +241,7 @@ const countWaiting = (state: State, ticket: Ticket, by: 1 | -1): Pick<State, "ro
   })
 
 /** What follows: grants while they fit, or the stop. */
-const advance = (before: State): readonly [State, ReadonlyArray<Action>] => {
+const advance = (before: State, ticked: boolean): readonly [State, ReadonlyArray<Action>] => {
   const actions: Array<Action> = []
   let state = before
   while (state.stop === null && mayGrant(state)) {
@@ -249,7 +249,7 @@ const advance = (before: State): readonly [State, ReadonlyArray<Action>] => {
     if (ticket === undefined) return [state, actions]
     const short = shortOf(state, ticket)
     if (short === null) {
-      state = grant(unqueue(state, ticket), ticket)
+      state = grant(unqueue(state, ticket), ticket, ticked)
       actions.push({ _tag: "Grant", ticket, grant: state.throttle.grants })
     } else if (mayStillFit(state)) {
       return [state, actions]
@@ -302,12 +302,12 @@ const shortOf = (state: State, ticket: Ticket): StopReason | null => {
   }
 }
 
-const grant = (state: State, ticket: Ticket): State => ({
+const grant = (state: State, ticket: Ticket, waited: boolean): State => ({
   ...state,
   inFlight: state.inFlight + 1,
   held: Usd.add(state.held, ticket.amount),
   calls: state.calls + 1,
-  throttle: Throttle.granted(state.throttle, { retry: ticket.attempt > 0, tokens: ticket.tokens }, state.now)
+  throttle: Throttle.granted(state.throttle, { retry: ticket.attempt > 0, tokens: ticket.tokens, waited }, state.now)
 })
 
 const stopAll = (state: State, reason: StopReason, actions: Array<Action>): readonly [State, ReadonlyArray<Action>] => {

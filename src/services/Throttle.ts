@@ -66,8 +66,8 @@ export interface Learned {
 
 const GROW_AFTER = 5_000
 const MAX_GROW_AFTER = 60_000
-/** What a late timer may catch up with: a quarter of a second's calls. */
-const SLACK = 250
+/** How much a late timer may catch up with, in milliseconds. Idle time is not caught up with: a limit by the minute is often enforced by the second. */
+const SLACK = 50
 /** Retries that may go before any call was answered; a first try that is answered earns a tenth of one. */
 const RETRIES = 10
 
@@ -116,27 +116,30 @@ export const readyAt = ({ coolUntil, requests, tokens }: State): number =>
 export const mayRetry = (state: State, inFlight: number): boolean => state.retries >= 1 || inFlight === 0
 
 /**
- * A call is granted; `tokens` is what it counts for the provider's limit.
+ * A call is granted; `tokens` is what it counts for the provider's limit, `waited` whether it waited for its time to come.
  *
  * @since 0.1.0
  */
 export const granted = (
   state: State,
-  call: { readonly retry: boolean; readonly tokens: number },
+  call: { readonly retry: boolean; readonly tokens: number; readonly waited: boolean },
   now: number
-): State => ({
-  ...state,
-  grants: state.grants + 1,
-  retries: call.retry ? Math.max(0, state.retries - 1) : state.retries,
-  requests: paced(state.requests, 1, now),
-  tokens: paced(state.tokens, call.tokens, now)
-})
+): State => {
+  const from = call.waited ? now - SLACK : now
+  return {
+    ...state,
+    grants: state.grants + 1,
+    retries: call.retry ? Math.max(0, state.retries - 1) : state.retries,
+    requests: paced(state.requests, 1, from),
+    tokens: paced(state.tokens, call.tokens, from)
+  }
+}
 
 /** Paid afterwards: a call larger than a minute's tokens goes, and the next one waits the longer. */
-const paced = (pace: Pace, weight: number, now: number): Pace =>
+const paced = (pace: Pace, weight: number, from: number): Pace =>
   pace.perMinute === null
     ? pace
-    : { ...pace, nextAt: Math.max(pace.nextAt, now - SLACK) + (weight * 60_000) / pace.perMinute }
+    : { ...pace, nextAt: Math.max(pace.nextAt, from) + (weight * 60_000) / pace.perMinute }
 
 /**
  * A granted call ended. `full`: as many were in flight as the width allows.
