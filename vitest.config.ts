@@ -6,6 +6,14 @@ export default defineConfig({
     alias: [
       { find: "longhaul/sqlite", replacement: fileURLToPath(new URL("./src/layers/Sqlite.ts", import.meta.url)) },
       { find: "longhaul/openai", replacement: fileURLToPath(new URL("./src/layers/LLMOpenAI.ts", import.meta.url)) },
+      {
+        find: "longhaul/tokenizer",
+        replacement: fileURLToPath(new URL("./src/layers/TokenizerGpt.ts", import.meta.url))
+      },
+      {
+        find: "longhaul/genai-prices",
+        replacement: fileURLToPath(new URL("./src/layers/PriceGenai.ts", import.meta.url))
+      },
       { find: "longhaul", replacement: fileURLToPath(new URL("./src/index.ts", import.meta.url)) }
     ]
   },

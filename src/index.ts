@@ -1,5 +1,6 @@
 /**
- * The public surface: one namespace a module. What needs a driver is behind a subpath: `longhaul/sqlite`, `longhaul/openai`.
+ * The public surface: one namespace a module. What needs a driver or another package is behind a subpath: `longhaul/sqlite`, `longhaul/openai`,
+ * `longhaul/tokenizer`, `longhaul/genai-prices`.
  *
  * @since 0.1.0
  */
@@ -25,9 +26,12 @@ export * as LLM from "./services/LLM.ts"
 export * as Outcome from "./services/Outcome.ts"
 export * as OutputAdapter from "./services/OutputAdapter.ts"
 export * as Price from "./services/Price.ts"
+export * as Profile from "./services/Profile.ts"
 export * as Retry from "./services/Retry.ts"
 export * as RowSource from "./services/RowSource.ts"
 export * as Store from "./services/Store.ts"
+export * as Throttle from "./services/Throttle.ts"
+export * as Tokenizer from "./services/Tokenizer.ts"
 export * as ToolCall from "./services/ToolCall.ts"
 export * as Usage from "./services/Usage.ts"
 export { Usd } from "./services/Usd.ts"

@@ -131,7 +131,7 @@ export const make = <Row, A, I>(options: AgentOptions<Row, A, I>): Agent<Row, A,
       if (Either.isLeft(tried)) return [Either.left(tried.left), factsOf(replies)]
       const reply = tried.right
       replies.push(reply)
-      const bad = judge(reply.answer)
+      const bad = judge(reply.answer, asked)
       if (bad !== undefined) return [Either.left(bad), factsOf(replies)]
       const value = Either.flatMap(read(reply.answer.text), (value) => {
         const problem = check?.(value)

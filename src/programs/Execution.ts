@@ -13,6 +13,7 @@ import { RunRefused, type StopReason, type StorageError } from "../services/Erro
 import { Journal, type JournalShape } from "../services/Journal.ts"
 import { LLM, type LLMShape } from "../services/LLM.ts"
 import * as Meter from "../services/Meter.ts"
+import * as Models from "../services/Models.ts"
 import type { Outcome } from "../services/Outcome.ts"
 import * as Price from "../services/Price.ts"
 import { Store } from "../services/Store.ts"
@@ -83,6 +84,10 @@ export const begin = <Row, A, I>(
     const found = yield* journal.reads.book(runId)
     yield* acceptable(job, limits, found, prices, now)
     const routes = yield* Routes.make(llm, job.fallback, yield* CircuitBreaker.Breaker)
+    for (const model of modelsOf(job)) {
+      const ending = Models.shutdownOf(model, now)
+      if (ending !== undefined) yield* Effect.logWarning(ending)
+    }
     const source = JSON.stringify({ kind: job.source.kind, location: job.source.location, text: job.source.text })
     const wanted = { ...limits, settings: options.settings }
     const { book, fence } = yield* RunRecord.open(journal, {
@@ -140,6 +145,11 @@ const newRunId = (job: string, now: number): Effect.Effect<string> =>
     (digits) => `${job}-${new Date(now).toISOString().slice(0, 10)}-${digits.map((n) => n.toString(36)).join("")}`
   )
 
+const modelsOf = <Row, A, I>({ agent, fallback }: Job<Row, A, I>): ReadonlyArray<string> => [
+  agent.model,
+  ...fallback.map(({ model }) => model)
+]
+
 /** What is refused before anything is written or sent. */
 const acceptable = <Row, A, I>(
   job: Job<Row, A, I>,
@@ -149,8 +159,7 @@ const acceptable = <Row, A, I>(
   now: number
 ): Effect.Effect<void, RunRefused> => {
   const cap = limits.cap === undefined ? found?.cap : limits.cap
-  const models = [job.agent.model, ...job.fallback.map(({ model }) => model)]
-  for (const model of models) {
+  for (const model of modelsOf(job)) {
     const price = Price.find(prices, model, now)
     const problem = Option.match(price, {
       onNone: () => (cap === null || cap === undefined ? undefined : Invoker.unpriced(model)),

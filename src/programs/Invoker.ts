@@ -6,6 +6,7 @@
  */
 import { Cause, Context, Deferred, Effect, Either, Exit, FiberId, Option, Schedule, Schema } from "effect"
 import type { CallRecord } from "../services/Book.ts"
+import { clean } from "../services/Classify.ts"
 import { LLMError, RunStopped, type StorageError } from "../services/Errors.ts"
 import * as Identity from "../services/Identity.ts"
 import { type ChatAnswer, type ChatRequest, answer as makeAnswer } from "../services/LLM.ts"
@@ -132,9 +133,12 @@ export const make = (options: InvokerOptions): InvokerShape => {
       tries.begunAt = meter.now()
       return physical(route, request)
     }
-    const { answer, cost } = yield* meter.call(call, send, heard(route))
+    const { answer, cost } = yield* Effect.ensuring(
+      meter.call(call, send, heard(route)),
+      Effect.sync(() => routes.ended(route))
+    )
     const usage = cost === null || answer.usage === undefined ? Usage.zero : Usage.make({ ...answer.usage, cost })
-    if (isEmpty(answer)) return yield* empty
+    if (isEmpty(answer, request)) return yield* empty
     const reply: Reply = { answer, usage, source: "call", fallback: route !== routes.all[0] }
     return reply
   })
@@ -402,24 +406,27 @@ export const unpriced = (model: string): string =>
  *
  * @since 0.1.0
  */
-export const judge = (answer: ChatAnswer): LLMError | undefined => {
-  if (answer.refusal !== undefined) return billed("refusal", "PERMANENT", "the model refused to answer")
+export const judge = (answer: ChatAnswer, { maxOutputTokens }: ChatRequest): LLMError | undefined => {
+  if (answer.refusal !== undefined) {
+    return billed("refusal", "PERMANENT", "the model refused to answer", new Error(clean(answer.refusal)))
+  }
   if (answer.finish === "content_filter")
     return billed("content_filter", "PERMANENT", "the content filter cut the answer")
-  if (answer.finish === "length") return billed("truncated", "PERMANENT", truncated(answer))
+  if (answer.finish === "length") return billed("truncated", "PERMANENT", truncated(answer, maxOutputTokens))
   return undefined
 }
 
 /** A reasoning model may spend the whole limit on thoughts that nobody sees. */
-const truncated = ({ text, usage }: ChatAnswer): string =>
+const truncated = ({ text, usage }: ChatAnswer, limit: number): string =>
   text.trim() === "" && usage !== undefined && usage.reasoningTokens > 0
-    ? `all ${usage.outputTokens} output tokens went into reasoning and none into the answer: raise maxOutputTokens, or lower effort`
-    : "the answer was cut at the output limit: raise maxOutputTokens"
+    ? `all ${usage.outputTokens} output tokens went into reasoning and none into the answer: raise maxOutputTokens (${limit}), or lower effort`
+    : `the answer was cut at the output limit of ${limit} tokens: raise maxOutputTokens`
 
-const billed = (reason: LLMError["reason"], category: LLMError["category"], message: string) =>
-  new LLMError({ reason, category, scope: "row", charge: "known", message })
+const billed = (reason: LLMError["reason"], category: LLMError["category"], message: string, cause?: Error) =>
+  new LLMError({ reason, category, scope: "row", charge: "known", message, ...(cause === undefined ? {} : { cause }) })
 
-const isEmpty = (answer: ChatAnswer): boolean => answer.text.trim() === "" && judge(answer) === undefined
+const isEmpty = (answer: ChatAnswer, request: ChatRequest): boolean =>
+  answer.text.trim() === "" && judge(answer, request) === undefined
 
 /** Billed too, but another try may bring more. */
 const empty = billed("invalid_response", "TRANSIENT", "the answer is empty")

@@ -34,6 +34,8 @@ export interface Routes {
   readonly all: ReadonlyArray<Route>
   /** The first that can be asked now, from this place on if there is any; `index` is its place. */
   readonly choose: (from: number) => { readonly route: Route; readonly index: number }
+  /** A call there ended; only then it may be tried anew while it is not known to answer. */
+  readonly ended: (route: Route) => void
   /** Whether there is another one behind this place. */
   readonly hasMore: (index: number) => boolean
   /** No call of this run can succeed there any more; false: nothing else is left. */
@@ -71,13 +73,14 @@ const unknownProvider = (name: string, shapes: ReadonlyArray<LLMShape>) =>
 
 const routeOf = (llm: LLMShape, breaker: CircuitBreaker.BreakerOptions, model?: string): Route => ({
   llm,
-  health: CircuitBreaker.of(llm, breaker),
+  health: CircuitBreaker.of(llm, breaker, model),
   asked: (request) => (model === undefined ? request : makeRequest({ ...request, model }))
 })
 
 const over = (first: Route, others: ReadonlyArray<Route>): Routes => {
   const all = [first, ...others]
   const left = new Set<Route>()
+  const probed = new Set<Route>()
   const stateOf = (route: Route): Provider => (left.has(route) ? "down" : route.health.state().provider)
   const isLeft = (route: Route) => left.has(route)
   return {
@@ -86,10 +89,14 @@ const over = (first: Route, others: ReadonlyArray<Route>): Routes => {
       if (others.length === 0) return { route: first, index: 0 }
       const live = all.map((route, index) => ({ route, index })).filter(({ route }) => !left.has(route))
       const later = live.filter(({ index }) => index >= from)
-      // With nothing that answers, admission lets one call through to find out.
-      const answering = later.find(({ route }) => stateOf(route) === "up")
-      return answering ?? later[0] ?? live[0] ?? { route: first, index: 0 }
+      const mayAnswer = (route: Route) =>
+        stateOf(route) === "up" || (stateOf(route) === "probing" && !probed.has(route))
+      // With nothing that may answer, admission waits.
+      const chosen = later.find(({ route }) => mayAnswer(route)) ?? later[0] ?? live[0] ?? { route: first, index: 0 }
+      if (stateOf(chosen.route) === "probing") probed.add(chosen.route)
+      return chosen
     },
+    ended: (route) => void probed.delete(route),
     hasMore: (index) => all.some((route, i) => i > index && !left.has(route)),
     leave: (route) => {
       left.add(route)

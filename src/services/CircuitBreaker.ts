@@ -124,16 +124,19 @@ export interface Health {
   readonly listen: (listener: Listener) => () => void
 }
 
-const known = new WeakMap<LLMShape, Health>()
+const known = new WeakMap<LLMShape, Map<string, Health>>()
 
 /**
- * The health of a provider: one value for all runs of this process that use it.
+ * The health of a provider: one value for all runs of this process that use it. A model that serves as a fallback has one of its own: it may answer while the
+ * provider's first model does not.
  *
  * @since 0.1.0
  */
-export const of = (llm: LLMShape, options: BreakerOptions = defaults): Health => {
-  const found = known.get(llm) ?? make(llm, options)
-  known.set(llm, found)
+export const of = (llm: LLMShape, options: BreakerOptions = defaults, model = ""): Health => {
+  const models = known.get(llm) ?? new Map<string, Health>()
+  known.set(llm, models)
+  const found = models.get(model) ?? make(llm, options)
+  models.set(model, found)
   return found
 }
 

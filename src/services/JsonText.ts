@@ -70,8 +70,11 @@ const fencedBlocks = (text: string): ReadonlyArray<Block> => {
   const trimmed = lines.map((line) => line.trim())
   const blocks: Array<Block> = []
   for (let at = 0; at < lines.length; at++) {
-    const language = fenceLanguage(trimmed[at])
-    if (language === undefined) continue
+    const line = trimmed[at] ?? ""
+    const inside = /^```(?:json)?([^`]+)```$/i.exec(line)?.[1]
+    if (inside !== undefined) blocks.push({ lines: [inside], closed: true })
+    if (inside !== undefined || !line.startsWith("```")) continue
+    const language = line.slice(3).trim().toLowerCase()
     const end = trimmed.indexOf("```", at + 1)
     const last = end < 0 ? lines.length : end
     if (language === "" || language === "json") blocks.push({ lines: lines.slice(at + 1, last), closed: end >= 0 })
@@ -79,12 +82,6 @@ const fencedBlocks = (text: string): ReadonlyArray<Block> => {
   }
   return blocks
 }
-
-const fenceLanguage = (line: string | undefined): string | undefined =>
-  /^```([^`]*)$/
-    .exec(line ?? "")?.[1]
-    ?.toLowerCase()
-    .trim()
 
 const onlyObject = (text: string): Either.Either<unknown, string> =>
   Either.flatMap(topLevelObjects(text), (found) => {
@@ -94,7 +91,7 @@ const onlyObject = (text: string): Either.Either<unknown, string> =>
     const [first, ...more] = values
     if (first === undefined) return Either.left(found.length === 0 ? noObject : brokenObject)
     if (more.length > 0) return Either.left(several(values.length, "objects"))
-    return false ? Either.left(array) : Either.right(first.value)
+    return first.inArray ? Either.left(array) : Either.right(first.value)
   })
 
 const noObject = "the answer holds no JSON object"

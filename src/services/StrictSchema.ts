@@ -6,7 +6,6 @@
  */
 import { Either, JSONSchema, type Schema, SchemaAST } from "effect"
 import { InputError } from "./Errors.ts"
-import { canonicalJson } from "./Identity.ts"
 
 /**
  * The JSON schema of an agent's output schema, of its encoded side, in the strict subset
@@ -15,23 +14,7 @@ import { canonicalJson } from "./Identity.ts"
  * @since 0.1.0
  */
 export const fromSchema = <A, I>(name: string, schema: Schema.Schema<A, I>): Either.Either<object, InputError> =>
-  Either.mapLeft(Either.flatMap(generate(schema), strictRoot), inputError(name))
-
-/**
- * Is a JSON schema, from wherever it comes, surely in the strict subset as it stands?
- *
- * @since 0.1.0
- */
-export const isStrict = (schema: object): boolean => {
-  const known = strictness.get(schema)
-  if (known !== undefined) return known
-  const same = Either.getOrUndefined(Either.flatMap(strictRoot({ ...schema }), canonicalJson))
-  const strict = same !== undefined && same === Either.getOrUndefined(canonicalJson(schema))
-  strictness.set(schema, strict)
-  return strict
-}
-/** A schema is one object for all rows of an agent. */
-const strictness = new WeakMap<object, boolean>()
+  Either.mapLeft(Either.flatMap(plainSchema(schema), strictRoot), inputError(name))
 
 /**
  * The same schema without bounds, lengths, patterns and formats, for a server that refuses them. One schema gives one object.
@@ -149,7 +132,7 @@ const kindNames = [...scalars, "object", "array"]
 const isStructural = (word: string) => structure.includes(word) || refused.has(word)
 const isAnnotation = (word: string) => !isStructural(word) && !constraints.has(word)
 
-const generate = <A, I>(schema: Schema.Schema<A, I>): Either.Either<Fields, Problem> =>
+const plainSchema = <A, I>(schema: Schema.Schema<A, I>): Either.Either<Fields, Problem> =>
   Either.try({
     // JSONSchema.make takes a parseJson at the root for the value inside, but it is a string that is decoded.
     try: (): Fields =>
@@ -249,8 +232,6 @@ const reference = ($ref: string, path: string, walk: Walk): Fields => {
   const name = known ?? freeName(old, [...walk.names.values()])
   if (known === undefined) {
     walk.names.set(old, name)
-    // Takes its place before what it refers to does.
-    walk.strict.set(name, {})
     walk.strict.set(name, strictNode(walk.definitions[old], path, walk))
   }
   return { $ref: `#/$defs/${name}` }

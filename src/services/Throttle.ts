@@ -137,9 +137,7 @@ export const granted = (
 
 /** Paid afterwards: a call larger than a minute's tokens goes, and the next one waits the longer. */
 const paced = (pace: Pace, weight: number, from: number): Pace =>
-  pace.perMinute === null
-    ? pace
-    : { ...pace, nextAt: Math.max(pace.nextAt, from) + (weight * 60_000) / pace.perMinute }
+  pace.perMinute === null ? pace : { ...pace, nextAt: Math.max(pace.nextAt, from) + (weight * 60_000) / pace.perMinute }
 
 /**
  * A granted call ended. `full`: as many were in flight as the width allows.

@@ -158,7 +158,6 @@ describe("T14", () => {
       const events = await inVirtualTime(eventsOf(llm, 3_000, budget))
       assertIncludes(resultOf(events), { status: "done", done: 3_000, failed: 0, uncertain: 0 })
       const minutes = (events.at(-1)?.at ?? 0) / 60_000
-      console.log(name, 3_000 / minutes / 240, llm.counts.calls / 3_000)
       assert.isAtLeast(3_000 / minutes / 240, 0.9)
       assert.isAtMost(llm.counts.calls / 3_000, 1.1)
     }, 60_000)
@@ -175,7 +174,6 @@ describe("T14", () => {
     const events = await inVirtualTime(eventsOf(llm, 3_000))
     assertIncludes(resultOf(events), { status: "done", done: 3_000, failed: 0, uncertain: 0 })
     const best = (3_000 * 800) / 5
-    console.log(best / (events.at(-1)?.at ?? 0), llm.counts.calls / 3_000)
     assert.isAtLeast(best / (events.at(-1)?.at ?? 0), 0.9)
     assert.isAtMost(llm.counts.calls / 3_000, 1.1)
   }, 60_000)
@@ -233,6 +231,24 @@ describe("T14", () => {
   })
 })
 
+describe("the budget of retries", () => {
+  it("half of all calls fail for two minutes: what fails is tried again one by one, so that the bad time does not multiply calls: amplification at most 1.1", async () => {
+    const roll = dice(3)
+    const llm = scripted(
+      () =>
+        Effect.flatMap(Clock.currentTimeMillis, (now) => {
+          const bad = now >= 60_000 && now < 180_000
+          return bad && roll() < 0.5 ? fail({ reason: "server_error", charge: "uncertain" }) : good()
+        }),
+      Effect.sleep(800)
+    )
+    const result = resultOf(await inVirtualTime(eventsOf(llm, 3_000)))
+    assertIncludes(result, { status: "done", held: 0, pending: 0 })
+    assert.isAbove(llm.counts.failed, 50)
+    assert.isAtMost(llm.counts.calls / 3_000, 1.1)
+  }, 60_000)
+})
+
 describe("T16", () => {
   it("T16 latency tail: p99 is thirty times the median and 1 % never answers: the run ends, what timed out is uncertain, at least 90 % of the capacity is used", async () => {
     const timeoutMs = 30_000
@@ -261,7 +277,6 @@ describe("T16", () => {
     assert.strictEqual(result.uncertain, held)
     assert.isAtMost(result.calls / 5_000, 1.1)
     const ended = events.at(-1)?.at ?? 0
-    console.log(worked / width / ended)
     assert.isAtLeast(worked / width / ended, 0.9)
   }, 60_000)
 })
