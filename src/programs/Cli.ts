@@ -11,71 +11,13 @@ import { Cause, Clock, Config, ConfigProvider, Console, Effect, Either, Option, 
 import * as Sqlite from "../layers/Sqlite.ts"
 import { Checkpointer } from "../services/Checkpointer.ts"
 import { InputError, RunRefused } from "../services/Errors.ts"
+import { budgetOf, configured, db, driftOf, forNewRun, forResume, paceOf } from "./CliFlags.ts"
 import * as CliRun from "./CliRun.ts"
 import * as Enrichment from "./Enrichment.ts"
 import * as ExitCode from "./ExitCode.ts"
 import * as JobFile from "./JobFile.ts"
 import { count, money } from "./ProgressLine.ts"
 import * as Report from "./Report.ts"
-
-/** A flag that the environment and the file may give too: for a new run. A resume has its run's record, and only a flag wins over that. */
-const configured = <A>(option: Options.Options<A>, config: Config.Config<A>) =>
-  option.pipe(Options.withFallbackConfig(Config.nested(config, "longhaul")), Options.optional)
-
-const db = Options.text("db").pipe(
-  Options.withDescription("The database file (default longhaul.db)"),
-  Options.withFallbackConfig(Config.nested(Config.string("db"), "longhaul")),
-  Options.withDefault("longhaul.db")
-)
-
-const flags = {
-  budget: Options.float("budget").pipe(
-    Options.withAlias("b"),
-    Options.withDescription("The most the run may cost, in US dollars")
-  ),
-  maxCalls: Options.integer("max-calls").pipe(Options.withDescription("The most calls the run may send")),
-  concurrency: Options.integer("concurrency").pipe(
-    Options.withAlias("c"),
-    Options.withDescription("The most calls in flight (default 8)")
-  ),
-  llm: Options.choice("llm", ["openai", "simulated"]).pipe(Options.withDescription("The provider (default openai)")),
-  model: Options.text("model").pipe(Options.withDescription("Another model than the job's")),
-  out: Options.text("out").pipe(
-    Options.withAlias("o"),
-    Options.withDescription("The result file, .csv, .tsv or .jsonl (default <runId>.csv)")
-  )
-}
-
-const always = {
-  db,
-  noCap: Options.boolean("no-cap").pipe(Options.withDescription("Run without a cap")),
-  grace: Options.integer("grace").pipe(
-    Options.withDescription("Seconds that a stop waits for calls in flight (default 30)"),
-    Options.withDefault(30)
-  ),
-  keep: Options.boolean("keep").pipe(Options.withDescription("Keep rows done with another prompt, schema or model")),
-  rerun: Options.boolean("rerun").pipe(Options.withDescription("Run such rows again"))
-}
-
-const forNewRun = {
-  ...always,
-  budget: configured(flags.budget, Config.number("budget")),
-  maxCalls: configured(flags.maxCalls, Config.integer("maxCalls")),
-  concurrency: configured(flags.concurrency, Config.integer("concurrency")),
-  llm: configured(flags.llm, Config.literal("openai", "simulated")("llm")),
-  model: configured(flags.model, Config.string("model")),
-  out: configured(flags.out, Config.string("out"))
-}
-
-const forResume = {
-  ...always,
-  budget: Options.optional(flags.budget),
-  maxCalls: Options.optional(flags.maxCalls),
-  concurrency: Options.optional(flags.concurrency),
-  llm: Options.optional(flags.llm),
-  model: Options.optional(flags.model),
-  out: Options.optional(flags.out)
-}
 
 const runCommand = Command.make(
   "run",
@@ -116,7 +58,8 @@ const runCommand = Command.make(
       model: Option.getOrUndefined(flags.model),
       scope: Option.getOrUndefined(flags.scope),
       chunkSize: Option.getOrUndefined(flags.chunkSize),
-      out: Option.getOrUndefined(Option.map(flags.out, (out) => resolve(out)))
+      out: Option.getOrUndefined(Option.map(flags.out, (out) => resolve(out))),
+      ...paceOf(flags)
     }
     return withDb(
       flags.db,
@@ -162,7 +105,8 @@ const resumeCommand = Command.make(
           ...kept,
           llm: Option.getOrElse(flags.llm, () => kept.llm),
           model: Option.getOrElse(flags.model, () => kept.model),
-          out: Option.match(flags.out, { onNone: () => kept.out, onSome: (out) => resolve(out) })
+          out: Option.match(flags.out, { onNone: () => kept.out, onSome: (out) => resolve(out) }),
+          ...paceOf(flags, kept)
         }
         return yield* CliRun.execute({
           settings,
@@ -280,24 +224,6 @@ const exportCommand = Command.make(
 
 const absolute = (source: string): string =>
   source.startsWith("sqlite:") ? `sqlite:${resolve(source.slice("sqlite:".length))}` : resolve(source)
-
-const budgetOf = (flags: {
-  readonly budget: Option.Option<number>
-  readonly noCap: boolean
-  readonly maxCalls: Option.Option<number>
-  readonly concurrency: Option.Option<number>
-}) => ({
-  // A cap from the environment or the file gives way to a flag that says "no cap".
-  maxCostUsd: flags.noCap ? undefined : Option.getOrUndefined(flags.budget),
-  noCap: flags.noCap,
-  maxCalls: Option.getOrUndefined(flags.maxCalls),
-  maxConcurrency: Option.getOrUndefined(flags.concurrency)
-})
-
-const driftOf = ({ keep, rerun }: { readonly keep: boolean; readonly rerun: boolean }) =>
-  keep && rerun
-    ? new InputError({ reason: "bad_option", message: "--keep and --rerun exclude each other" })
-    : Effect.succeed(keep ? ("keep" as const) : rerun ? ("rerun" as const) : undefined)
 
 /** The run that is meant: the one named, else the only one that is not done. */
 const chosen = (runId: Option.Option<string>) =>

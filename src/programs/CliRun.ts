@@ -12,6 +12,7 @@ import * as Rows from "../layers/Rows.ts"
 import * as RowsSqlite from "../layers/RowsSqlite.ts"
 import * as Budget from "../services/Budget.ts"
 import { InputError } from "../services/Errors.ts"
+import * as Profile from "../services/Profile.ts"
 import type { RowSource } from "../services/RowSource.ts"
 import * as Enrichment from "./Enrichment.ts"
 import * as ExitCode from "./ExitCode.ts"
@@ -33,7 +34,14 @@ export const Settings = Schema.Struct({
   model: Schema.optional(Schema.String),
   scope: Schema.optional(Schema.String),
   chunkSize: Schema.optional(Schema.Int),
-  out: Schema.optional(Schema.String)
+  out: Schema.optional(Schema.String),
+  rpm: Schema.optional(Schema.Int),
+  tpm: Schema.optional(Schema.Int),
+  profile: Schema.optional(Schema.Literal(...Profile.names)),
+  /** Seconds a call. */
+  timeout: Schema.optional(Schema.Int),
+  /** No adaptation of the calls in flight. */
+  fixed: Schema.optional(Schema.Boolean)
 })
 /** @since 0.1.0 */
 export type Settings = typeof Settings.Type
@@ -61,21 +69,31 @@ export const execute = (options: CliRunOptions) =>
   Effect.gen(function* () {
     const { settings } = options
     yield* checkOut(settings.out)
+    if (settings.timeout !== undefined && settings.timeout < 1) {
+      const message = `--timeout must be a whole number of seconds from 1, not ${settings.timeout}`
+      return yield* new InputError({ reason: "bad_option", message })
+    }
     const loaded = yield* JobFile.load(settings.job)
     const job = yield* overridden(loaded.job, settings)
     return yield* Effect.provide(run(job, options), [
-      Budget.layer(options.budget),
+      Budget.layer({
+        ...options.budget,
+        requestsPerMinute: settings.rpm,
+        tokensPerMinute: settings.tpm,
+        adaptive: settings.fixed !== true
+      }),
       providerOf(settings, loaded.simulated)
     ])
   })
 
 /** The SDK is fetched when it is needed: a trial starts without it. */
-const openai = Layer.unwrapEffect(
-  Effect.map(
-    Effect.promise(() => import("../layers/LLMOpenAI.ts")),
-    ({ layer }) => layer
+const openai = ({ profile, timeout }: Settings) =>
+  Layer.unwrapEffect(
+    Effect.map(
+      Effect.promise(() => import("../layers/LLMOpenAI.ts")),
+      ({ layerWith }) => layerWith({ profile, timeoutMs: timeout === undefined ? undefined : timeout * 1000 })
+    )
   )
-)
 
 /** A result file that cannot be written is found before anything is paid for. */
 const checkOut = (out: string | undefined): Effect.Effect<void, InputError> => {
@@ -86,7 +104,7 @@ const checkOut = (out: string | undefined): Effect.Effect<void, InputError> => {
 }
 
 const providerOf = (settings: Settings, simulated: JobFile.JobModule["simulated"]) =>
-  settings.llm === "openai" ? openai : Option.getOrElse(simulated, () => LLMSimulated.layer())
+  settings.llm === "openai" ? openai(settings) : Option.getOrElse(simulated, () => LLMSimulated.layer())
 
 const overridden = (job: Job<unknown, unknown>, settings: Settings) =>
   Effect.map(sourceOf(settings), (source) =>

@@ -107,7 +107,11 @@ export type RunEvent<A> =
   | { readonly _tag: "Stopping"; readonly reason: StopReason }
   | { readonly _tag: "Finished"; readonly result: RunResult<A> }
 
-/** Where a run is, for a progress line. `working`: calls in flight. @since 0.1.0 */
+/**
+ * Where a run is, for a progress line. `working`: calls in flight, of the `allowed` ones; below `concurrency` where the provider takes fewer.
+ *
+ * @since 0.1.0
+ */
 export interface Snapshot {
   readonly runId: string
   readonly phase: "loading" | "running" | "cooling" | "provider_down" | "stopping"
@@ -118,6 +122,8 @@ export interface Snapshot {
   readonly spent: Usd
   readonly uncertain: Usd
   readonly working: number
+  readonly allowed: number
+  readonly concurrency: number
 }
 
 /** A run under way. @since 0.1.0 */

@@ -4,7 +4,7 @@
  * @since 0.1.0
  */
 import { Chunk, Clock, type Context, Effect, Either, Option, Random, type Scope, Stream } from "effect"
-import { isCooling, type State } from "../services/Admission.ts"
+import { allowed, isCooling, type State } from "../services/Admission.ts"
 import type { Book, Fence, Limits } from "../services/Book.ts"
 import { Budget } from "../services/Budget.ts"
 import { Checkpointer } from "../services/Checkpointer.ts"
@@ -389,7 +389,9 @@ export const snapshotOf = <Row, A, I>({ counts, fence, meter }: Live<Row, A, I>)
     failed: counts.failed,
     spent: state.spent,
     uncertain: state.uncertain,
-    working: state.inFlight
+    working: state.inFlight,
+    allowed: allowed(state),
+    concurrency: state.maxConcurrency
   }
 }
 

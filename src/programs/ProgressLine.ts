@@ -21,8 +21,8 @@ export const rate = (from: Mark, to: Mark): number =>
   to.at > from.at ? Math.max(0, ((to.ended - from.ended) * 1000) / (to.at - from.at)) : 0
 
 /**
- * `2,347 / 10,000 done · $12.30 spent · 8 workers active · est. 18 min remaining · 7.1 rows/s`; failed, partial and uncertain only where there are any. What the run
- * waits for comes first. Above `width` characters the words get shorter, the rate goes, and then
+ * `2,347 / 10,000 done · $12.30 spent · 8 workers active · est. 18 min remaining · 7.1 rows/s`; failed, partial and uncertain only where there are any. Where the
+ * provider takes fewer calls at once: `2 of 3 workers active`. What the run waits for comes first. Above `width` characters the words get shorter, the rate goes, and then
  * whole parts from the end.
  *
  * @since 0.1.0
@@ -39,14 +39,15 @@ export const render = (snapshot: Snapshot, rowsPerSecond: number, width = Number
 const partsOf = (snapshot: Snapshot, rowsPerSecond: number, long: boolean): ReadonlyArray<string> => {
   const { failed, partial, phase, rows, spent, uncertain, working } = snapshot
   const ended = snapshot.done + partial + failed
-  const workers = working === 1 ? "worker" : "workers"
+  const active = snapshot.allowed < snapshot.concurrency ? `${working} of ${snapshot.allowed}` : `${working}`
+  const workers = active === "1" ? "worker" : "workers"
   const left = remaining(rows - ended, rowsPerSecond)
   const rate = rowsPerSecond < 10 ? rowsPerSecond.toFixed(1) : count(Math.round(rowsPerSecond))
   return [
     ...(notes[phase] === undefined ? [] : [notes[phase]]),
     `${count(ended)} / ${count(rows)} done`,
     `${money(spent)} spent`,
-    long ? `${working} ${workers} active` : `${working} active`,
+    long ? `${active} ${workers} active` : `${active} active`,
     long ? `${left.startsWith("nothing") ? "" : "est. "}${left} remaining` : `${left} left`,
     ...(long ? [`${rate} rows/s`] : []),
     ...(failed > 0 ? [`${count(failed)} failed`] : []),

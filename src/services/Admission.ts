@@ -260,7 +260,12 @@ const advance = (before: State, ticked: boolean): readonly [State, ReadonlyArray
   return state.stop === null ? [state, actions] : stopAll(state, state.stop, actions)
 }
 
-const allowed = (state: State): number =>
+/**
+ * How many calls may be in flight now.
+ *
+ * @since 0.1.0
+ */
+export const allowed = (state: State): number =>
   state.provider === "probing" ? 1 : Throttle.widthOf(state.throttle, state.maxConcurrency)
 
 const mayGrant = (state: State): boolean =>

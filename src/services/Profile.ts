@@ -8,6 +8,7 @@
  *
  * @since 0.1.0
  */
+import { Record } from "effect"
 import type { Category, Charge, LLMErrorReason, Scope } from "./Errors.ts"
 import type { ResponseFormat } from "./LLM.ts"
 
@@ -136,6 +137,9 @@ export const profiles = {
 
 /** @since 0.1.0 */
 export type Name = keyof typeof profiles
+
+/** @since 0.1.0 */
+export const names = Record.keys(profiles)
 
 /**
  * The profile of a server by its address: by its host, Ollama by its port 11434 as well; else `compatible`.

@@ -13,6 +13,8 @@ const snapshot = (parts: Partial<Snapshot>): Snapshot => ({
   spent: Usd.zero,
   uncertain: Usd.zero,
   working: 8,
+  allowed: 8,
+  concurrency: 8,
   ...parts
 })
 
@@ -54,6 +56,11 @@ describe("the progress line", () => {
     assert.strictEqual(line, "2,347 / 10,000 done · $12.30 spent · 8 active · 18 min left · 3 failed")
     assert.isAtMost(line.length, 79)
     assert.match(ProgressLine.render({ ...narrow, phase: "stopping" }, 7.1, 79), /^stopping · 2,347/)
+  })
+
+  it("says where the provider takes fewer calls at once than allowed", () => {
+    assert.include(ProgressLine.render(snapshot({ working: 2, allowed: 3 }), 1), "· 2 of 3 workers active ·")
+    assert.include(ProgressLine.render(snapshot({ working: 1, allowed: 1 }), 1, 79), "· 1 of 1 active ·")
   })
 
   it("says why it waits", () => {
