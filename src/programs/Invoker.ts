@@ -146,8 +146,10 @@ export const make = (options: InvokerOptions): InvokerShape => {
   const sleep = (driver: Driver, error: LLMError) => Effect.raceFirst(Effect.option(driver.next(error)), stopped)
 
   /** Waits for the next try of a turn; false: there is none. */
-  const again = Effect.fnUntraced(function* (error: LLMError, { health }: Routes.Route, tries: Tries) {
+  const again = Effect.fnUntraced(function* (error: LLMError, route: Routes.Route, tries: Tries) {
     if (error.category === "PERMANENT") return false
+    if (routes.isLeft(route)) return true
+    const { health } = route
     const begun = meter.now()
     tries.ownMs += begun - tries.begunAt
     if (error.reason === "rate_limited") return yield* Effect.as(sleep(yield* tries.uncounted, error), true)

@@ -16,7 +16,7 @@ import { Duration, Schedule } from "effect"
 import type { LLMError } from "./Errors.ts"
 
 /**
- * `schedule` decides by the error whether and when to try again; a PERMANENT error is never tried again. No try begins once `deadlineMs` milliseconds have gone by in
+ * `schedule` decides by the error whether and when to try again; it is not asked about a PERMANENT error, which is never tried again. No try begins once `deadlineMs` milliseconds have gone by in
  * calls and back-offs of one turn; waits in admission do not count.
  *
  * @since 0.1.0
@@ -37,7 +37,7 @@ export const make = (
   schedule: Schedule.Schedule<unknown, LLMError>,
   options: { readonly deadline?: Duration.DurationInput | undefined } = {}
 ): RetryPolicy => ({
-  schedule: Schedule.whileInput(schedule, (error: LLMError) => error.category !== "PERMANENT"),
+  schedule,
   deadlineMs: Duration.toMillis(options.deadline ?? DEADLINE)
 })
 

@@ -104,8 +104,8 @@ export const bugs: ReadonlyArray<Bug> = [
   {
     id: "I11",
     bug: "a PERMANENT error is tried again",
-    file: "src/services/Retry.ts",
-    find: ',\n    Schedule.whileInput((error: LLMError) => error.category !== "PERMANENT")',
+    file: "src/programs/Invoker.ts",
+    find: 'if (error.category === "PERMANENT") return false',
     replace: "",
     test: "test/programs/retry-breaker.test.ts",
     title: "I11: "
@@ -169,8 +169,8 @@ export const bugs: ReadonlyArray<Bug> = [
     id: "I18",
     bug: "a meter begins at zero",
     file: "src/services/Meter.ts",
-    find: "let state = start(book)",
-    replace: "let state = start({ ...book, spent: Usd.nano(0) })",
+    find: "let state = start(book,",
+    replace: "let state = start({ ...book, spent: Usd.nano(0) },",
     test: "test/programs/Budget.test.ts",
     title: "I18: "
   },
@@ -178,9 +178,9 @@ export const bugs: ReadonlyArray<Bug> = [
     id: "I19",
     bug: "an interrupted row is recorded as failed",
     file: "src/programs/RowLoop.ts",
-    find: "      settle(row, key, exit)\n    )\n",
+    find: "      (exit) => settle(row, key, exit)\n    )\n",
     replace:
-      '      settle(row, key, exit)\n    ).pipe(\n      Effect.onInterrupt(() => finish(row, key, Either.left(Failure.fromUnknown("interrupted")), noFacts))\n    )\n',
+      '      (exit) => settle(row, key, exit)\n    ).pipe(\n      Effect.onInterrupt(() => finish(row, key, Either.left(Failure.fromUnknown("interrupted")), noFacts))\n    )\n',
     test: "test/programs/retry-breaker.test.ts",
     title: "I19: "
   },
@@ -242,8 +242,8 @@ export const bugs: ReadonlyArray<Bug> = [
     id: "I26",
     bug: "a call's cost depends on its number",
     file: "src/services/Meter.ts",
-    find: "const cost = Price.cost(price, end.usage)",
-    replace: "const cost = Usd.nano(Price.cost(price, end.usage) + (record.n % 7))",
+    find: "const { cost } = end",
+    replace: "const cost = Usd.nano(end.cost + (record.n % 7))",
     test: "test/programs/golden.test.ts",
     title: "I26: two resumes"
   },
@@ -278,8 +278,9 @@ export const bugs: ReadonlyArray<Bug> = [
     id: "I10",
     bug: "the provider is called before the hold",
     file: "src/programs/Invoker.ts",
-    find: "        () => physical(request),\n",
-    replace: "        ((early) => () => early)(physical(request)),\n",
+    find: "    const send = () => {\n      tries.begunAt = meter.now()\n      return physical(route, request)\n    }",
+    replace:
+      "    const early = physical(route, request)\n    const send = () => {\n      tries.begunAt = meter.now()\n      return early\n    }",
     test: "test/programs/cap.test.ts",
     title: "I10: a provider is not even called before its hold stands"
   },
@@ -310,5 +311,368 @@ export const bugs: ReadonlyArray<Bug> = [
       '      yield* live.journal.commit({ _tag: "Limits", fence: live.fence, limits: live.limits })\n      const reused = yield* Reopen.reopen(live, feed)\n',
     test: "test/programs/manifest.test.ts",
     title: "a run that is refused for drift keeps its cap"
+  },
+  // Provider truth: each family of the classifier, the wire, the bill, the throttle, the output, the fallback.
+  {
+    id: "P1",
+    bug: "an account without money is a rate limit",
+    file: "src/services/Classify.ts",
+    find: '      "insufficient_quota",\n',
+    replace: "",
+    test: "test/services/Classify.test.ts",
+    title: "Classify"
+  },
+  {
+    id: "P2",
+    bug: "a wrong key concerns one row",
+    file: "src/services/Classify.ts",
+    find: '{ values: [401, 403], reason: "auth", category: "PERMANENT", scope: "run", charge: "none" }',
+    replace: '{ values: [401, 403], reason: "auth", category: "PERMANENT", scope: "row", charge: "none" }',
+    test: "test/services/Classify.test.ts",
+    title: "Classify"
+  },
+  {
+    id: "P3",
+    bug: "a row that is too long stops the run",
+    file: "src/services/Classify.ts",
+    find: '    values: [\n      "context_length_exceeded",',
+    replace: '    values: [\n      "context_length",',
+    test: "test/services/Classify.test.ts",
+    title: "Classify"
+  },
+  {
+    id: "P4",
+    bug: "a filtered prompt on Azure is free",
+    file: "src/services/Classify.ts",
+    find: 'scope: "row", charge: "uncertain", values: ["content_filter"]',
+    replace: 'scope: "row", charge: "none", values: ["content_filter"]',
+    test: "test/services/Classify.test.ts",
+    title: "Classify"
+  },
+  {
+    id: "P5",
+    bug: "a parameter that no row can have fails row by row",
+    file: "src/services/Classify.ts",
+    find: "found.param !== undefined && jobParams.has(found.param)",
+    replace: "false",
+    test: "test/layers/faults.test.ts",
+    title: "400-openai-max-tokens"
+  },
+  {
+    id: "P6",
+    bug: "slow_down is a server error",
+    file: "src/services/Classify.ts",
+    find: '      "slow_down",\n',
+    replace: "",
+    test: "test/layers/faults.test.ts",
+    title: "slow_down"
+  },
+  {
+    id: "P7",
+    bug: "a server error is free",
+    file: "src/services/Classify.ts",
+    find: '    values: [409, 423, 424, 425, 499, 500, 502],\n    reason: "server_error",\n    category: "TRANSIENT",\n    scope: "row",\n    charge: "uncertain"',
+    replace:
+      '    values: [409, 423, 424, 425, 499, 500, 502],\n    reason: "server_error",\n    category: "TRANSIENT",\n    scope: "row",\n    charge: "none"',
+    test: "test/services/Classify.test.ts",
+    title: "Classify"
+  },
+  {
+    id: "P8",
+    bug: "a timeout is free",
+    file: "src/services/Classify.ts",
+    find: '{ values: [408, 504], reason: "timeout", category: "TRANSIENT", scope: "row", charge: "uncertain" }',
+    replace: '{ values: [408, 504], reason: "timeout", category: "TRANSIENT", scope: "row", charge: "none" }',
+    test: "test/services/Classify.test.ts",
+    title: "Classify"
+  },
+  {
+    id: "P9",
+    bug: "a reset is free",
+    file: "src/services/Classify.ts",
+    find: '    charge: "uncertain",\n    values: [\n      "ECONNRESET",',
+    replace: '    charge: "none",\n    values: [\n      "ECONNRESET",',
+    test: "test/services/Classify.test.ts",
+    title: "Classify"
+  },
+  {
+    id: "P10",
+    bug: "a bad certificate is tried again and again",
+    file: "src/services/Classify.ts",
+    find: '    reason: "connection",\n    category: "PERMANENT",',
+    replace: '    reason: "connection",\n    category: "TRANSIENT",',
+    test: "test/services/Classify.test.ts",
+    title: "Classify"
+  },
+  {
+    id: "P11",
+    bug: "an error behind a 200 is free",
+    file: "src/services/Classify.ts",
+    find: '{ ...byStatus(status), charge: "uncertain" }',
+    replace: "byStatus(status)",
+    test: "test/services/Classify.test.ts",
+    title: "Classify"
+  },
+  {
+    id: "P12",
+    bug: "an error that says how long to wait is not heard",
+    file: "src/services/Classify.ts",
+    find: "return said ?? (headers",
+    replace: "return (headers",
+    test: "test/services/RateLimit.test.ts",
+    title: "a wait in words"
+  },
+  {
+    id: "P13",
+    bug: "a server's own meaning of an error is not known",
+    file: "src/services/Classify.ts",
+    find: "const deviation = profile?.deviations.find(fits)",
+    replace: "const deviation = undefined as Deviation | undefined",
+    test: "test/layers/faults.test.ts",
+    title: "402-openrouter-in-flight"
+  },
+  {
+    id: "P14",
+    bug: "a redirect is followed",
+    file: "src/layers/LLMOpenAI.ts",
+    find: 'redirect: "manual"',
+    replace: 'redirect: "follow"',
+    test: "test/layers/faults.test.ts",
+    title: "redirect-307"
+  },
+  {
+    id: "P15",
+    bug: "an answer has no deadline once its head is here",
+    file: "src/layers/LLMOpenAI.ts",
+    find: "    const headers = { get: (name: string) =>",
+    replace: "    clearTimeout(deadline)\n    const headers = { get: (name: string) =>",
+    test: "test/layers/faults.test.ts",
+    title: "stall-in-body"
+  },
+  {
+    id: "P16",
+    bug: "a body may be as large as it likes",
+    file: "src/layers/LLMOpenAI.ts",
+    find: "    if (size > limit)",
+    replace: "    if (size < 0)",
+    test: "test/layers/faults.test.ts",
+    title: "body-100MB:"
+  },
+  {
+    id: "P17",
+    bug: "a request can be sent twice",
+    file: "src/layers/LLMOpenAI.ts",
+    find: "{ ...once(req), redirect",
+    replace: "{ ...req, redirect",
+    test: "test/layers/faults.test.ts",
+    title: "status-421"
+  },
+  {
+    id: "P18",
+    bug: "the interruption of a call leaves its request under way",
+    file: "src/layers/LLMOpenAI.ts",
+    find: '  interrupted.addEventListener("abort", abort, { once: true })',
+    replace: "",
+    test: "test/layers/faults.test.ts",
+    title: "an interruption closes the socket and is no error: stall-in-body"
+  },
+  {
+    id: "M1",
+    bug: "usage that is missing is zero",
+    file: "src/services/Price.ts",
+    find: "  if (usage === undefined || !isSound(usage)) return",
+    replace:
+      '  if (usage === undefined) return { _tag: "Known", usage: { inputTokens: 0, cachedTokens: 0, cacheWriteTokens: 0, outputTokens: 0, reasoningTokens: 0 }, cost: Usd.zero, excess: undefined }\n  if (!isSound(usage)) return',
+    test: "test/services/Price.test.ts",
+    title: "usage that is missing"
+  },
+  {
+    id: "M2",
+    bug: "negative usage is billed",
+    file: "src/services/Price.ts",
+    find: "Number.isSafeInteger(n) && n >= 0 && n <= 1e9",
+    replace: "Number.isSafeInteger(n) && n <= 1e9",
+    test: "test/services/Price.test.ts",
+    title: "usage that is missing"
+  },
+  {
+    id: "M3",
+    bug: "another model costs what was asked for",
+    file: "src/services/Price.ts",
+    find: "baseOf(answer.model) === baseOf(request.model) ? row : priceOf(answer.model)",
+    replace: "row",
+    test: "test/services/Price.test.ts",
+    title: "another model"
+  },
+  {
+    id: "M4",
+    bug: "another tier costs the same",
+    file: "src/services/Price.ts",
+    find: "return known(cost(answered, usage, tier))",
+    replace: "return known(cost(answered, usage))",
+    test: "test/services/Price.test.ts",
+    title: "another tier"
+  },
+  {
+    id: "M5",
+    bug: "the provider's own bill is not believed",
+    file: "src/services/Price.ts",
+    find: "  if (answer.cost !== undefined) return known(answer.cost)\n",
+    replace: "",
+    test: "test/services/Price.test.ts",
+    title: "the provider's own figure"
+  },
+  {
+    id: "M6",
+    bug: "cached tokens are paid twice",
+    file: "src/services/Price.ts",
+    find: "usage.inputTokens - usage.cachedTokens - usage.cacheWriteTokens",
+    replace: "usage.inputTokens - usage.cacheWriteTokens",
+    test: "test/services/Price.test.ts",
+    title: "a part that was cached"
+  },
+  {
+    id: "M7",
+    bug: "a run goes on after an answer without a price",
+    file: "src/services/Meter.ts",
+    find: '        if (end.unpriced) stop({ kind: "unpriced", message: end.reason })\n',
+    replace: "",
+    test: "test/cases/cost.test.ts",
+    title: "B06"
+  },
+  {
+    id: "M8",
+    bug: "a dear tier does not raise the hold",
+    file: "src/services/Price.ts",
+    find: "whole * Math.max(1, tierFactor(row, request.tier) ?? 1)",
+    replace: "whole",
+    test: "test/services/Price.test.ts",
+    title: "the hold is at least"
+  },
+  {
+    id: "M9",
+    bug: "a price by the token is taken for one by the million",
+    file: "src/services/Price.ts",
+    find: "(price >= 0.001 && price <= 10_000)",
+    replace: "price > 0",
+    test: "test/services/Price.test.ts",
+    title: "a price for one token"
+  },
+  {
+    id: "T1",
+    bug: "a burst of 429s shrinks once for each",
+    file: "src/services/Throttle.ts",
+    find: " || grant <= state.shrunkAt",
+    replace: "",
+    test: "test/programs/throttle.test.ts",
+    title: "T14 a provider that takes 240 calls a minute in bursts of 10"
+  },
+  {
+    id: "T2",
+    bug: "a wish to wait is heard by nobody",
+    file: "src/programs/Routes.ts",
+    find: 'cooling: (until) => meter.dispatch({ _tag: "Cool", until })',
+    replace: "cooling: () => {}",
+    test: "test/programs/throttle.test.ts",
+    title: "T14 429 storm"
+  },
+  {
+    id: "T3",
+    bug: "all go at once after a cool-down",
+    file: "src/services/Throttle.ts",
+    find: "state.probing ? 1 : ",
+    replace: "",
+    test: "test/cases/rate.test.ts",
+    title: "B69"
+  },
+  {
+    id: "T4",
+    bug: "no pace",
+    file: "src/services/Throttle.ts",
+    find: "requests: paced(state.requests, 1, from),",
+    replace: "requests: state.requests,",
+    test: "test/programs/throttle.test.ts",
+    title: "a run begins without"
+  },
+  {
+    id: "T5",
+    bug: "tokens are not paced",
+    file: "src/services/Throttle.ts",
+    find: "tokens: paced(state.tokens, call.tokens, from)",
+    replace: "tokens: state.tokens",
+    test: "test/programs/throttle.test.ts",
+    title: "tokens a minute"
+  },
+  {
+    id: "T6",
+    bug: "retries are without number",
+    file: "src/services/Throttle.ts",
+    find: "state.retries >= 1 || inFlight === 0",
+    replace: "state.retries >= 0 || inFlight === 0",
+    test: "test/programs/throttle.test.ts",
+    title: "half of all calls fail"
+  },
+  {
+    id: "T7",
+    bug: "a refused call uses up a try",
+    file: "src/programs/Invoker.ts",
+    find: 'error.reason === "rate_limited"',
+    replace: 'error.reason === "auth"',
+    test: "test/programs/throttle.test.ts",
+    title: "T14 429 storm"
+  },
+  {
+    id: "T8",
+    bug: "tries go on after the deadline",
+    file: "src/programs/Invoker.ts",
+    find: "if (counted) return tries.ownMs < options.retry.deadlineMs",
+    replace: "if (counted) return true",
+    test: "test/programs/fallback.test.ts",
+    title: "no try begins after it"
+  },
+  {
+    id: "T9",
+    bug: "a very long wait is slept",
+    file: "src/services/CircuitBreaker.ts",
+    find: "    if (ms > options.outageMs) {",
+    replace: "    if (ms < 0) {",
+    test: "test/programs/throttle.test.ts",
+    title: "T14 a wait of 30 years"
+  },
+  {
+    id: "O2",
+    bug: "an answer about another row is taken",
+    file: "src/programs/RowLoop.ts",
+    find: "    return said === id\n",
+    replace: '    return said !== ""\n',
+    test: "test/programs/fallback.test.ts",
+    title: "that is about another row"
+  },
+  {
+    id: "O3",
+    bug: "an optional field goes out to strict mode",
+    file: "src/services/StrictSchema.ts",
+    find: "    if (!required.includes(name)) report(walk, at, optional)\n",
+    replace: "",
+    test: "test/programs/fallback.test.ts",
+    title: "that strict mode cannot have"
+  },
+  {
+    id: "F1",
+    bug: "what a fallback answered is stored as the model's own",
+    file: "src/programs/RowLoop.ts",
+    find: 'const key = facts.fallback ? "" : ownKey',
+    replace: "const key = ownKey",
+    test: "test/programs/fallback.test.ts",
+    title: "what another model answered is not stored"
+  },
+  {
+    id: "F2",
+    bug: "a fallback costs what the first model costs",
+    file: "src/programs/Invoker.ts",
+    find: "const price = yield* priceOf(request.model)",
+    replace: 'const price = yield* priceOf("scripted")',
+    test: "test/programs/fallback.test.ts",
+    title: "a row that used up its tries goes"
   }
 ]

@@ -4,31 +4,39 @@
  *
  *   npm run teeth [-- I27 I10]
  */
-import { spawnSync } from "node:child_process"
+import { execFile } from "node:child_process"
 import { cpSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
 import { fileURLToPath } from "node:url"
+import { promisify } from "node:util"
 import { type Bug, bugs } from "./bugs.ts"
 
 const root = fileURLToPath(new URL("../..", import.meta.url))
 const wanted = new Set(process.argv.slice(2))
 const chosen = bugs.filter((bug) => wanted.size === 0 || wanted.has(bug.id))
 
-const copy = mkdtempSync(join(tmpdir(), "longhaul-teeth-"))
-for (const part of ["src", "test", "docs", "examples", "package.json", "tsconfig.json"]) {
-  cpSync(join(root, part), join(copy, part), { recursive: true })
+/** A copy of the sources to plant bugs in. */
+const makeCopy = (): string => {
+  const copy = mkdtempSync(join(tmpdir(), "longhaul-teeth-"))
+  for (const part of ["src", "test", "docs", "examples", "package.json", "tsconfig.json"]) {
+    cpSync(join(root, part), join(copy, part), { recursive: true })
+  }
+  symlinkSync(join(root, "node_modules"), join(copy, "node_modules"))
+  // Without the build: no test here runs the packed command.
+  const config = readFileSync(join(root, "vitest.config.ts"), "utf8").replace(/^\s*globalSetup.*$/m, "")
+  writeFileSync(join(copy, "vitest.config.ts"), config)
+  return copy
 }
-symlinkSync(join(root, "node_modules"), join(copy, "node_modules"))
-// Without the build: no test here runs the packed command.
-const config = readFileSync(join(root, "vitest.config.ts"), "utf8").replace(/^\s*globalSetup.*$/m, "")
-writeFileSync(join(copy, "vitest.config.ts"), config)
+
+const vitest = join(root, "node_modules", "vitest", "vitest.mjs")
+const run = promisify(execFile)
 
 /** Whether the test of this title, in this file, is green. Running no test counts as red, so a wrong title is found out unplanted. */
-const green = (file: string, title: string): boolean => {
-  const vitest = join(root, "node_modules", "vitest", "vitest.mjs")
+const green = async (copy: string, file: string, title: string): Promise<boolean> => {
   const args = [vitest, "run", file, "-t", escape(title), "--reporter=json"]
-  const { stdout } = spawnSync(process.execPath, args, { cwd: copy, encoding: "utf8", timeout: 300_000 })
+  const options = { cwd: copy, timeout: 300_000, maxBuffer: 2 ** 28 }
+  const { stdout } = await run(process.execPath, args, options).catch((error: { readonly stdout: string }) => error)
   const report = /\{"numTotalTestSuites".*\}/s.exec(stdout)?.[0]
   if (report === undefined) return false
   const { numFailedTests, numFailedTestSuites, numPassedTests } = JSON.parse(report)
@@ -37,7 +45,7 @@ const green = (file: string, title: string): boolean => {
 
 const escape = (title: string) => title.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")
 
-const plant = ({ file, find, replace }: Bug): (() => void) => {
+const plant = (copy: string, { file, find, replace }: Bug): (() => void) => {
   const path = join(copy, file)
   const source = readFileSync(path, "utf8")
   if (source.split(find).length !== 2) throw new Error(`${file} does not hold this text exactly once: ${find}`)
@@ -49,24 +57,31 @@ const plant = ({ file, find, replace }: Bug): (() => void) => {
 }
 
 let caught = 0
-const healthy = new Map<string, boolean>()
-for (const bug of chosen) {
+const healthy = new Map<string, Promise<boolean>>()
+
+/** What the test says of a bug, planted in a copy. */
+const judge = async (copy: string, bug: Bug): Promise<string> => {
   const test = `${bug.test} "${bug.title}"`
-  if (!healthy.has(test)) healthy.set(test, green(bug.test, bug.title))
-  let said = "the test is not green without the bug"
-  if (healthy.get(test) === true) {
-    try {
-      const heal = plant(bug)
-      const missed = green(bug.test, bug.title)
-      heal()
-      if (!missed) caught++
-      said = missed ? "NOT SEEN" : "red, as it should be"
-    } catch (error) {
-      said = error instanceof Error ? error.message : String(error)
-    }
-  }
-  console.log(`${bug.id.padEnd(4)} ${bug.bug}: ${said}`)
+  const unplanted = healthy.get(test) ?? green(copy, bug.test, bug.title)
+  healthy.set(test, unplanted)
+  if (!(await unplanted)) return "the test is not green without the bug"
+  const heal = plant(copy, bug)
+  const missed = await green(copy, bug.test, bug.title)
+  heal()
+  if (!missed) caught++
+  return missed ? "NOT SEEN" : "red, as it should be"
 }
-rmSync(copy, { recursive: true, force: true })
+
+// One of two cores each.
+const left = [...chosen]
+const worker = async (): Promise<void> => {
+  const copy = makeCopy()
+  for (let bug = left.shift(); bug !== undefined; bug = left.shift()) {
+    const said = await judge(copy, bug).catch((error: unknown) => String(error))
+    console.log(`${bug.id.padEnd(4)} ${bug.bug}: ${said}`)
+  }
+  rmSync(copy, { recursive: true, force: true })
+}
+await Promise.all([worker(), worker()])
 console.log(`${caught} of ${chosen.length}`)
 process.exitCode = caught === chosen.length && chosen.length > 0 ? 0 : 1
