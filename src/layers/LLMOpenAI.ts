@@ -78,6 +78,7 @@ const make = Effect.fnUntraced(function* (options: Options) {
   const shape: LLMShape = {
     provider: options.name ?? new URL(client.baseURL).host,
     outputMode: server.profile.outputMode,
+    countsOutputLimit: server.profile.countsOutputLimit,
     generate: Effect.fnUntraced(function* (request) {
       const reply = yield* Effect.promise((signal) => exchange(server, request, signal))
       const now = yield* Clock.currentTimeMillis

@@ -115,7 +115,7 @@ const faultOf = <A, I>(options: Options<A, I>, key: string, attempt: number): LL
   }
   if (dice < second) {
     const message = "Simulated: server error"
-    return new LLMError({ ...common, reason: "overloaded", charge: "uncertain", status: 500, message })
+    return new LLMError({ ...common, reason: "server_error", charge: "uncertain", status: 500, message })
   }
   return dice < third
     ? new LLMError({ ...common, reason: "timeout", charge: "uncertain", message: "Simulated: no answer in time" })

@@ -113,8 +113,12 @@ export const make = (options: InvokerOptions): InvokerShape => {
     if (meter.state().stop === null) options.left(error.message)
   }
 
-  const tokensOf = (request: ChatRequest): number =>
-    meter.state().throttle.tokens.perMinute === null ? 0 : options.tokenizer.estimate(request) + request.maxOutputTokens
+  /** Counted only where there is a limit: a tokenizer takes its time. */
+  const tokensOf = ({ llm }: Routes.Route, request: ChatRequest): number => {
+    if (meter.state().throttle.tokens.perMinute === null) return 0
+    const input = options.tokenizer.estimate(request)
+    return llm.countsOutputLimit === true ? Math.max(input, request.maxOutputTokens) : input + request.maxOutputTokens
+  }
 
   /** One physical call; an empty answer fails here, after it was settled, so that it is tried again. */
   const once = Effect.fnUntraced(function* (route: Routes.Route, request: ChatRequest, turn: Turn, tries: Tries) {
@@ -126,7 +130,8 @@ export const make = (options: InvokerOptions): InvokerShape => {
       model: request.model,
       amount: Price.hold(price, request),
       price,
-      tokens: tokensOf(request),
+      tokens: tokensOf(route, request),
+      refunds: route.llm.countsOutputLimit !== true,
       bill: (answer: ChatAnswer) => Price.bill(price, request, answer, priceOf.find)
     }
     const send = () => {

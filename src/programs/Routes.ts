@@ -150,7 +150,9 @@ export const watch = (routes: Routes, meter: Meter, told: Told): Effect.Effect<v
           told.provider(provider, open)
         },
         cooling: (until) => meter.dispatch({ _tag: "Cool", until }),
-        learned: (limits) => index === 0 && meter.dispatch({ _tag: "Learned", limits }),
+        learned: (limits) => {
+          if (index === 0) meter.dispatch({ _tag: "Learned", limits })
+        },
         outage: (message) => {
           if (routes.isLeft(route)) return
           leave(routes, meter, route, { kind: "outage", message })

@@ -188,7 +188,7 @@ const occur = (state: State, event: Event): State => {
     case "Unpause":
       return { ...state, paused: false }
     case "Cool":
-      return { ...state, throttle: Throttle.cool(state.throttle, event.until) }
+      return { ...state, throttle: Throttle.cool(state.throttle, event.until, state.now) }
     case "Learned":
       return { ...state, throttle: Throttle.learn(state.throttle, event.limits, state.now) }
     case "Tick":

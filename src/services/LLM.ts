@@ -103,6 +103,8 @@ export interface LLMShape {
   readonly provider: string
   /** How a typed output is best asked for here; default `json_schema`. */
   readonly outputMode?: ResponseFormat["mode"]
+  /** Whether a limit of tokens a minute counts the output limit when a call begins, and not what it used in the end; default false. */
+  readonly countsOutputLimit?: boolean
   /** Providers besides this one, for a job's fallback. */
   readonly others?: ReadonlyArray<LLMShape>
   /**

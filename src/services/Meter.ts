@@ -15,13 +15,15 @@ import * as Throttle from "./Throttle.ts"
 import { Usd } from "./Usd.ts"
 
 /**
- * One physical call that is to be made: where it belongs, the most that it can cost, what it counts for a limit of tokens a minute, and how its answer is billed.
+ * One physical call that is to be made: where it belongs, the most that it can cost, what it counts for a limit of tokens a minute (`refunds`: only what it used), and how
+ * its answer is billed.
  *
  * @since 0.1.0
  */
 export interface Call extends Omit<HoldRecord, keyof Fence | "n" | "price" | "at"> {
   readonly price: Price.PriceRow
   readonly tokens: number
+  readonly refunds: boolean
   readonly bill: (answer: ChatAnswer) => Price.Bill
 }
 
@@ -200,7 +202,7 @@ export const make = ({ book, clock, fence, journal, throttle }: MeterOptions): M
     })
     const exit = yield* Effect.exit(restore(sending))
     yield* heard(exit)
-    const signal = { grant, retry: attempt > 0, end: speedOf(exit) }
+    const signal = { grant, retry: attempt > 0, end: speedOf(exit), unused: ask.refunds ? unusedOf(exit, tokens) : 0 }
     const cost = close(record, endOf(exit, sent, ask), clock.unsafeCurrentTimeMillis(), signal)
     const answer = yield* exit
     return { answer, cost }
@@ -256,6 +258,13 @@ const speedOf = (exit: Exit.Exit<ChatAnswer, LLMError>): Throttle.Signal["end"] 
   if (Exit.isSuccess(exit)) return "answered"
   const error = Option.getOrUndefined(Cause.failureOption(exit.cause))
   return error !== undefined && isCrowded(error) ? "crowded" : "failed"
+}
+
+/** The tokens that a call counted for and did not use; what is not known is taken for used. */
+const unusedOf = (exit: Exit.Exit<ChatAnswer, LLMError>, counted: number): number => {
+  if (Exit.isFailure(exit) || exit.value.usage === undefined) return 0
+  const { inputTokens, outputTokens } = exit.value.usage
+  return Math.max(0, counted - inputTokens - outputTokens) || 0
 }
 
 /** How a call ended, for the book. */

@@ -30,7 +30,8 @@ export interface Deviation {
 
 /**
  * `outputMode`: the best way that works for a typed output. `constraints`: whether a schema may hold limits on numbers and lengths (they are always checked here).
- * `outputLimit`: the name of the output limit. `requestsPer`: what `x-ratelimit-limit-requests` counts. `isAlias`: the model in an answer is another name for what
+ * `outputLimit`: the name of the output limit. `requestsPer`: what `x-ratelimit-limit-requests` counts. `countsOutputLimit`: a limit of tokens a minute counts the
+ * output limit when a call begins. `isAlias`: the model in an answer is another name for what
  * was asked. `costInUsage`: `usage.cost` is the bill, in dollars.
  *
  * @since 0.1.0
@@ -42,6 +43,7 @@ export interface Profile {
   readonly constraints: boolean
   readonly outputLimit: "max_completion_tokens" | "max_tokens"
   readonly requestsPer: "minute" | "day"
+  readonly countsOutputLimit: boolean
   readonly isAlias: boolean
   readonly costInUsage: boolean
   readonly deviations: ReadonlyArray<Deviation>
@@ -54,6 +56,7 @@ const compatible: Profile = {
   constraints: true,
   outputLimit: "max_completion_tokens",
   requestsPer: "minute",
+  countsOutputLimit: false,
   isAlias: false,
   costInUsage: false,
   deviations: []
@@ -67,13 +70,15 @@ const compatible: Profile = {
  */
 export const profiles = {
   compatible,
-  openai: { ...compatible, name: "openai", host: /(^|\.)openai\.com$/ },
+  // help.openai.com 5955604: the larger of the output limit and the estimated request counts, whatever is used.
+  openai: { ...compatible, name: "openai", host: /(^|\.)openai\.com$/, countsOutputLimit: true },
   // learn.microsoft.com: 200, 400 and 408 may be billed, 401 and 429 never; a model is asked for by the name of its deployment.
   azure: {
     ...compatible,
     name: "azure",
     host: /(^|\.)(openai\.azure\.com|cognitiveservices\.azure\.com|services\.ai\.azure\.com)$/,
     constraints: false,
+    countsOutputLimit: true,
     isAlias: true,
     deviations: [{ statuses: [400, 408], charge: "uncertain" }]
   },

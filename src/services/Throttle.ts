@@ -51,11 +51,17 @@ export interface State {
   readonly tokens: Pace
 }
 
-/** How a granted call ended, as far as the speed is concerned. `grant`: its number. @since 0.1.0 */
+/**
+ * How a granted call ended, as far as the speed is concerned. `grant`: its number. `unused`: how many of the tokens that it counted for were not used, where the
+ * provider counts what is used.
+ *
+ * @since 0.1.0
+ */
 export interface Signal {
   readonly grant: number
   readonly retry: boolean
   readonly end: "answered" | "crowded" | "failed"
+  readonly unused: number
 }
 
 /** What a provider says of its limits; what it does not say is undefined. @since 0.1.0 */
@@ -144,12 +150,21 @@ const paced = (pace: Pace, weight: number, from: number): Pace =>
  *
  * @since 0.1.0
  */
-export const heard = (state: State, signal: Signal, most: number, full: boolean, now: number): State => {
+export const heard = (before: State, signal: Signal, most: number, full: boolean, now: number): State => {
+  const state = refunded(before, signal.unused)
   if (signal.end === "failed") return state
   return signal.end === "crowded"
     ? shrunk(state, signal.grant, most, now)
     : grown(earned(state, signal), most, full, now)
 }
+
+const refunded = (state: State, tokens: number): State =>
+  state.tokens.perMinute === null || tokens === 0
+    ? state
+    : {
+        ...state,
+        tokens: { ...state.tokens, nextAt: state.tokens.nextAt - (tokens * 60_000) / state.tokens.perMinute }
+      }
 
 const shrunk = (state: State, grant: number, most: number, now: number): State => {
   if (!state.options.adaptive || grant <= state.shrunkAt) return state
@@ -182,12 +197,12 @@ const grown = (state: State, most: number, full: boolean, now: number): State =>
 }
 
 /**
- * The provider asks for time until `until`; the longest wish holds.
+ * The provider asks for time until `until`; the longest wish holds, one that is over is none.
  *
  * @since 0.1.0
  */
-export const cool = (state: State, until: number): State =>
-  until <= state.coolUntil ? state : { ...state, coolUntil: until, probing: true }
+export const cool = (state: State, until: number, now: number): State =>
+  until <= state.coolUntil || until <= now ? state : { ...state, coolUntil: until, probing: true }
 
 /**
  * What the provider says of its limits; the operator's own stand above it.

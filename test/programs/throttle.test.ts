@@ -1,12 +1,12 @@
 import { assert, describe, it } from "@effect/vitest"
-import { Chunk, Clock, Effect, Stream } from "effect"
+import { Chunk, Clock, Effect, Layer, Stream } from "effect"
 import * as Memory from "../../src/layers/Memory.ts"
 import * as Budget from "../../src/programs/Budgets.ts"
 import * as Enrichment from "../../src/programs/Enrichment.ts"
 import * as CircuitBreaker from "../../src/services/CircuitBreaker.ts"
 import { classify } from "../../src/services/Classify.ts"
 import type { LLMError } from "../../src/services/Errors.ts"
-import { answer, type ChatAnswer } from "../../src/services/LLM.ts"
+import { answer, type ChatAnswer, LLM } from "../../src/services/LLM.ts"
 import * as Price from "../../src/services/Price.ts"
 import { assertIncludes } from "../support/assertIncludes.ts"
 import { jobOf, rowsOf } from "../support/scriptedJob.ts"
@@ -205,17 +205,28 @@ describe("T14", () => {
     assert.strictEqual(begunAt.filter((at) => at < 60_000).length, 60)
   })
 
+  it("tokens a minute where only what is used counts: what was set aside and not used comes back", async () => {
+    // 15 tokens a call, where 100 and the input were set aside; 600 a minute are 40 calls.
+    const llm = scripted(() => Effect.delay(good(), 500))
+    await inVirtualTime(eventsOf(llm, 400, { tokensPerMinute: 600 }))
+    const minutes = (llm.counts.begunAt.at(-1) ?? 0) / 60_000
+    assert.isAtLeast(minutes, (400 - 2) / 40)
+    assert.isAtMost(minutes, 400 / 40 / 0.9)
+  })
+
   it("tokens a minute: the calls that begin in any minute stay within the limit, up to one call", async () => {
     const perMinute = 60_000
-    const llm = scripted(() => good())
+    const plain = scripted(() => good())
+    const llm = { ...plain, layer: Layer.succeed(LLM, { ...plain.shape, countsOutputLimit: true }) }
     await inVirtualTime(eventsOf(llm, 1_000, { tokensPerMinute: perMinute }))
-    // As Tokenizer's default counts them: three bytes a token, the frame, and the output limit of 100.
-    const weights = llm.counts.requests.map(
-      ({ format, maxOutputTokens, messages }) =>
+    // The output limit of 100, or what Tokenizer's default counts: three bytes a token and the frame.
+    const weights = llm.counts.requests.map(({ format, maxOutputTokens, messages }) =>
+      Math.max(
+        maxOutputTokens,
         3 +
-        messages.reduce((sum, { content }) => sum + 3 + Math.ceil(Buffer.byteLength(content) / 3), 0) +
-        (format.mode === "json_schema" ? Math.ceil(JSON.stringify(format.schema).length / 3) : 0) +
-        maxOutputTokens
+          messages.reduce((sum, { content }) => sum + 3 + Math.ceil(Buffer.byteLength(content) / 3), 0) +
+          (format.mode === "json_schema" ? Math.ceil(JSON.stringify(format.schema).length / 3) : 0)
+      )
     )
     const heaviest = Math.max(...weights)
     const { begunAt } = llm.counts

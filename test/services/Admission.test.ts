@@ -124,7 +124,7 @@ class World {
           _tag: "Settled",
           amount: ticket.amount,
           cost: Usd.nano(Math.floor((ticket.amount * wish.share) / 100)),
-          signal: { grant: 0, retry: false, end: "answered" }
+          signal: { grant: 0, retry: false, end: "answered", unused: 0 }
         }
       }
       case "uncertain": {
