@@ -14,7 +14,9 @@ export default defineConfig({
         find: "longhaul/genai-prices",
         replacement: fileURLToPath(new URL("./src/layers/PriceGenai.ts", import.meta.url))
       },
-      { find: "longhaul", replacement: fileURLToPath(new URL("./src/index.ts", import.meta.url)) }
+      { find: "longhaul", replacement: fileURLToPath(new URL("./src/index.ts", import.meta.url)) },
+      // npm run test:openai7: the SDK's next major version, which lies beside the one that is installed for users.
+      ...(process.env.LONGHAUL_OPENAI === "7" ? [{ find: /^openai(?=\/|$)/, replacement: "openai7" }] : [])
     ]
   },
   test: {

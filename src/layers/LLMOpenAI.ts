@@ -18,12 +18,13 @@ import { causeChain, type LLMError } from "../services/Errors.ts"
 import { answer, type ChatAnswer, type ChatRequest, LLM, type LLMShape, type TokenUsage } from "../services/LLM.ts"
 import * as Profile from "../services/Profile.ts"
 import { rateLimits } from "../services/RateLimit.ts"
+import { hiding, type Scrub } from "../services/Scrub.ts"
 import { withoutConstraints } from "../services/StrictSchema.ts"
 import { Usd } from "../services/Usd.ts"
 
 /**
- * A key or base URL that is left out is read from `OPENAI_API_KEY` and `OPENAI_BASE_URL`. `timeoutMs` (default 120,000) covers the whole call, headers
- * and body; above 300,000 the platform's own limit of five silent minutes comes first. `maxBodyBytes` (default 4 MiB) bounds an answer. `name` is the
+ * A key or base URL that is left out is read from `OPENAI_API_KEY` and `OPENAI_BASE_URL`. `timeoutMs` covers the whole call, headers and body: by
+ * default 120,000, 300,000 for the flex tier and for much effort, what the profile says; above 300,000 the platform's own limit of five silent minutes comes first. `maxBodyBytes` (default 4 MiB) bounds an answer. `name` is the
  * provider's name, by default the host: breaker and cool-down belong to it. `profile` says what kind of server it is, by default what its address tells.
  *
  * @since 0.1.0
@@ -69,16 +70,16 @@ const make = Effect.fnUntraced(function* (options: Options) {
   const server: Server = {
     client,
     profile: profileOf(options.profile, client.baseURL),
-    timeoutMs: Math.min(options.timeoutMs ?? 120_000, 2 ** 31 - 1),
-    maxBodyBytes: options.maxBodyBytes ?? 4 * 1024 * 1024,
-    // A server may quote the key back at us: no error text leaves this file without passing here.
-    // A word such as "any", for a server that wants no key, is no secret.
-    scrub: (text) => (key.length < 8 ? text : hide(hide(text, key), encodeURIComponent(key)))
+    timeoutMs: options.timeoutMs === undefined ? undefined : yield* positive("timeoutMs", options.timeoutMs),
+    maxBodyBytes: yield* positive("maxBodyBytes", options.maxBodyBytes ?? 4 * 1024 * 1024),
+    // A server may quote the key back at us: no text of its leaves this file without passing here.
+    scrub: hiding([key, ...(yield* secretHeaders(client))])
   }
   const shape: LLMShape = {
     provider: options.name ?? new URL(client.baseURL).host,
     outputMode: server.profile.outputMode,
     countsOutputLimit: server.profile.countsOutputLimit,
+    priceFactor: server.profile.priceFactor,
     generate: Effect.fnUntraced(function* (request) {
       const reply = yield* Effect.promise((signal) => exchange(server, request, signal))
       const now = yield* Clock.currentTimeMillis
@@ -87,8 +88,6 @@ const make = Effect.fnUntraced(function* (options: Options) {
   }
   return shape
 })
-
-const hide = (text: string, secret: string): string => text.replaceAll(secret, "<redacted>")
 
 const profileOf = (given: Options["profile"], baseUrl: string): Profile.Profile =>
   typeof given === "string" ? Profile.profiles[given] : (given ?? Profile.forUrl(baseUrl))
@@ -132,15 +131,39 @@ const makeClient = (apiKey: string, baseURL: string | null) =>
       )
   })
 
+const positive = (name: string, value: number) =>
+  value >= 1
+    ? Effect.succeed(Math.min(value, 2 ** 31 - 1))
+    : Effect.fail(ConfigError.InvalidData([name], `It must be a number from 1, not ${value}`))
+
+const isSecret = /auth|key|token|secret|cookie/i
+
+/**
+ * What OPENAI_CUSTOM_HEADERS puts beside the key. A request is built for it before the first call, so that one that cannot be built or goes astray is found here.
+ */
+const secretHeaders = (client: OpenAI) =>
+  Effect.tryPromise({
+    try: async () => {
+      const { req, url } = await client.buildRequest({ method: "post", path: "/chat/completions", body: {} })
+      // openai 6 writes the path behind a query.
+      if (!new URL(url).pathname.endsWith("/chat/completions")) throw new Error("the base URL has a query")
+      return [...new Headers(req.headers)].flatMap(([name, value]) =>
+        isSecret.test(name) ? [value, value.replace(/^\S+ /, "")] : []
+      )
+    },
+    catch: () => ConfigError.InvalidData([urlName], unbuildable)
+  })
+
+const unbuildable = `No request can be built: see ${urlName} (without a query), OPENAI_ORG_ID, OPENAI_PROJECT_ID and OPENAI_CUSTOM_HEADERS`
+
 interface Server {
   readonly client: OpenAI
   readonly profile: Profile.Profile
-  readonly timeoutMs: number
+  /** What the options say; without it the profile and the request do. */
+  readonly timeoutMs: number | undefined
   readonly maxBodyBytes: number
   readonly scrub: Scrub
 }
-
-type Scrub = (text: string) => string
 
 interface Reply {
   readonly status: number
@@ -160,7 +183,7 @@ const exchange = async (
 ): Promise<Either.Either<Reply, LLMError>> => {
   const controller = new AbortController()
   const abort = () => controller.abort()
-  const deadline = setTimeout(abort, timeoutMs)
+  const deadline = setTimeout(abort, timeoutMs ?? patience(request, profile))
   interrupted.addEventListener("abort", abort, { once: true })
   let seen: Pick<Input, "status" | "headers"> = {}
   try {
@@ -183,11 +206,18 @@ const exchange = async (
   }
 }
 
+/** A cheap tier and much thinking take their time; beyond five silent minutes the platform gives up by itself. */
+const patience = ({ effort, tier }: ChatRequest, { timeoutMs }: Profile.Profile): number =>
+  tier === "flex" || (effort !== undefined && ["high", "xhigh", "max"].includes(effort))
+    ? Math.max(timeoutMs, 300_000)
+    : timeoutMs
+
 type Request = Awaited<ReturnType<OpenAI["buildRequest"]>>["req"]
 
 /** With a body that can be read once only, as fetch sends a text a second time where a server answers 421. */
 const once = (request: Request): RequestInit => {
-  const bytes = new TextEncoder().encode(typeof request.body === "string" ? request.body : "")
+  if (typeof request.body !== "string") throw new TypeError("The SDK built no text")
+  const bytes = new TextEncoder().encode(request.body)
   const headers = new Headers(request.headers)
   headers.set("content-length", String(bytes.byteLength))
   const body = new ReadableStream<Uint8Array>({
@@ -215,10 +245,10 @@ const readAll = async (response: Response, limit: number): Promise<string> => {
   return new TextDecoder("utf-8", { fatal: true }).decode(Buffer.concat(chunks))
 }
 
-const START_BYTES = 64 * 1024
+const START_BYTES = 16 * 1024
 const START_MS = 2_000
 
-/** What comes at once of a body that is no answer, at most 64 KiB: enough to say what it is. */
+/** What comes at once of a body that is no answer, at most 16 KiB: enough to say what it is. */
 const readStart = async (response: Response, signal: AbortSignal): Promise<string> => {
   const reader = response.body?.getReader()
   if (reader === undefined) return ""
@@ -241,12 +271,18 @@ const readStart = async (response: Response, signal: AbortSignal): Promise<strin
   return text.slice(0, START_BYTES)
 }
 
+/** What the platform says without a code. A 401 to a body that can be read once comes as an error in undici 7.19 to 7.24 (nodejs/undici#4910), so in Node 24.14. */
+const codesOfWords: ReadonlyMap<string, string> = new Map([
+  ["bad port", "BAD_PORT"],
+  ["expected non-null body source", "UNAUTHORIZED"]
+])
+
 /** The first code in the chain of causes: fetch wraps the socket's error, which may be several in one. */
 const codeOf = (error: unknown): string | undefined => {
   if (!isFields(error)) return undefined
   if (typeof error.code === "string") return error.code
-  // The platform refuses some ports, and gives no code for it.
-  if (error.message === "bad port") return "BAD_PORT"
+  const code = typeof error.message === "string" ? codesOfWords.get(error.message) : undefined
+  if (code !== undefined) return code
   const inner = Array.isArray(error.errors) ? [error.cause, ...error.errors] : [error.cause]
   return inner.map(codeOf).find((code) => code !== undefined)
 }
@@ -258,9 +294,11 @@ const requestBody = (request: ChatRequest, profile: Profile.Profile): Fields => 
   [profile.outputLimit]: request.maxOutputTokens,
   ...(request.temperature === undefined ? {} : { temperature: request.temperature }),
   ...(request.effort === undefined ? {} : { reasoning_effort: request.effort }),
-  ...(request.tier === undefined ? {} : { service_tier: request.tier }),
+  ...tierOf(request.tier ?? profile.standardTier),
   ...responseFormat(request.format, profile)
 })
+
+const tierOf = (tier: string | undefined): Fields => (tier === undefined ? {} : { service_tier: tier })
 
 const responseFormat = (format: ChatRequest["format"], { constraints }: Profile.Profile): Fields => {
   if (format.mode === "text") return {}
@@ -290,7 +328,16 @@ const readReply = (
   if (!Array.isArray(body.choices)) return fail({ networkCode: "INVALID_BODY" })
   const limits = rateLimits(headers, profile.requestsPer, now)
   const said = readAnswer(body, isFields(choice) ? choice : { finish_reason: null }, request, profile)
-  return Either.right(answer({ ...said, requestId: headers.get("x-request-id") ?? undefined, limits }))
+  // A server may put the key into an answer, too, and answers are stored and exported.
+  const [text = "", model = "", finish = "", tier, refusal] = [
+    said.text,
+    said.model,
+    said.finish,
+    said.tier,
+    said.refusal
+  ].map((word) => (word === undefined ? undefined : scrub(word)))
+  const requestId = headers.get("x-request-id") ?? undefined
+  return Either.right(answer({ ...said, text, model, finish, tier, refusal, requestId, limits }))
 }
 
 /** What the model said, judged by nobody yet: an empty, cut or refused answer is an answer, and was billed. */
@@ -373,13 +420,11 @@ const scrubbedText = (parsed: unknown, text: string, scrub: Scrub): string => {
   return clear === undefined ? scrub(text) : JSON.stringify(clear)
 }
 
-/** Scrubbed after parsing, so that no escape in the JSON hides the key. What is nested too deep to be written is dropped. */
+/** As it is written anew, names and all. What is nested too deep to be written is dropped. */
 const scrubbedJson = (value: unknown, scrub: Scrub): unknown => {
   try {
     const text = JSON.stringify(value)
-    return text === undefined
-      ? undefined
-      : JSON.parse(text, (_key, item: unknown) => (typeof item === "string" ? scrub(item) : item))
+    return text === undefined ? undefined : JSON.parse(scrub(text))
   } catch {
     return undefined
   }

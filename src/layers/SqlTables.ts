@@ -38,8 +38,8 @@ export const tables = (clustered: string): ReadonlyArray<string> => [
     model ${text}, amount ${int}, price ${text}, at ${int}, state ${text}, cost ${int}, input_tokens ${int}, cached_tokens ${int},
     cache_write_tokens ${int}, output_tokens ${int}, reasoning_tokens ${int}, reason ${text}, answer text, finish text, request_id text,
     closed_at ${int}, primary key (run_id, worker, n)) ${clustered}`,
-  `create table outcome (run_id ${text}, seq ${int}, epoch ${int}, commit_seq ${int}, kind ${text}, category ${text}, key ${text}, value ${text},
-    primary key (run_id, seq, epoch)) ${clustered}`,
+  `create table outcome (run_id ${text}, seq ${int}, epoch ${int}, commit_seq ${int}, kind ${text}, category ${text}, key ${text},
+    fallback ${int}, value ${text}, primary key (run_id, seq, epoch)) ${clustered}`,
   `create table checkpoint (id ${text}, version ${int}, status ${text}, state ${text}, metadata ${text}, upto_commit_seq ${int}, at ${int},
     primary key (id, version)) ${clustered}`,
   `create table store (key text primary key, value ${text}) ${clustered}`
@@ -154,6 +154,7 @@ export const outcomeColumns: Columns<OutcomeRecord> = [
   ["kind", (outcome) => outcome.kind],
   ["category", (outcome) => outcome.category],
   ["key", (outcome) => outcome.key],
+  ["fallback", (outcome) => (outcome.fallback ? 1 : 0)],
   ["value", (outcome) => outcome.value]
 ]
 
@@ -287,6 +288,7 @@ export const toOutcome = (row: Row): OutcomeRecord => ({
   kind: outcomeKind(row.kind),
   category: str(row.category),
   key: str(row.key),
+  fallback: num(row.fallback) === 1,
   value: str(row.value)
 })
 

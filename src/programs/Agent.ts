@@ -71,6 +71,7 @@ export type AgentError = LLMError | RunStopped | StorageError
 export interface Agent<Row, A, I = unknown> {
   readonly name: string
   readonly model: string
+  readonly tier: string | undefined
   readonly promptVersion: string
   readonly output: Schema.Schema<A, I>
   /** The first request for a row, as it is sent. */
@@ -147,6 +148,7 @@ export const make = <Row, A, I>(options: AgentOptions<Row, A, I>): Agent<Row, A,
   const agent: Agent<Row, A, I> = {
     name: options.name,
     model: options.model,
+    tier: options.tier,
     promptVersion,
     output: options.output,
     request,

@@ -51,7 +51,6 @@ export const within =
         const now = yield* Clock.currentTimeMillis
         const budget = Budget.make(options)
         const limits = yield* budget.limits
-        const routes = yield* Routes.make(llm, [], yield* CircuitBreaker.Breaker)
         const { book, fence } = yield* RunRecord.open(journal, {
           found: yield* journal.reads.book(runId),
           fresh: { runId, job: "within", scope: runId, status: "running", source: "{}", createdAt: now, chunkSize: 1 },
@@ -59,9 +58,10 @@ export const within =
         })
         yield* journal.commit({ _tag: "Limits", fence, limits })
         const meter = Meter.make({ journal, book, fence, clock: yield* Effect.clock, throttle: budget.throttle })
-        yield* Routes.watch(routes, meter, { provider: () => {}, left: () => {} })
+        const routes = yield* Routes.make(llm, [], yield* CircuitBreaker.Breaker, meter.now)
         const invoker = Invoker.make({
           routes,
+          switch: yield* Routes.watch(routes, meter, { provider: () => {}, left: () => {} }),
           meter,
           tokenizer: yield* Tokenizer.Tokenizer,
           prices: yield* Price.Price,
@@ -70,8 +70,7 @@ export const within =
           memo: 0,
           openCalls: [],
           reused: new Map(),
-          spans: false,
-          left: () => {}
+          spans: false
         })
         const metered = Effect.provideService(program, Invoker.Invoker, invoker)
         return yield* Effect.ensuring(

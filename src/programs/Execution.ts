@@ -83,7 +83,9 @@ export const begin = <Row, A, I>(
     yield* budget.bind(runId)
     const found = yield* journal.reads.book(runId)
     yield* acceptable(job, limits, found, prices, now)
-    const routes = yield* Routes.make(llm, job.fallback, yield* CircuitBreaker.Breaker)
+    const breaker = yield* CircuitBreaker.Breaker
+    // Before anything is written: a fallback that is not there is refused.
+    yield* Routes.make(llm, job.fallback, breaker, () => 0)
     for (const model of modelsOf(job)) {
       const ending = Models.shutdownOf(model, now)
       if (ending !== undefined) yield* Effect.logWarning(ending)
@@ -105,6 +107,7 @@ export const begin = <Row, A, I>(
     })
     const clock = yield* Effect.clock
     const meter = Meter.make({ journal, book, fence, clock, throttle: budget.throttle })
+    const routes = yield* Routes.make(llm, job.fallback, breaker, meter.now)
     budget.report(meter.state)
     const counts: Counts = { ...book, loading: book.status === "loading" }
     return {
@@ -159,16 +162,22 @@ const acceptable = <Row, A, I>(
   now: number
 ): Effect.Effect<void, RunRefused> => {
   const cap = limits.cap === undefined ? found?.cap : limits.cap
+  const isFree = cap === null || cap === undefined
   for (const model of modelsOf(job)) {
     const price = Price.find(prices, model, now)
     const problem = Option.match(price, {
-      onNone: () => (cap === null || cap === undefined ? undefined : Invoker.unpriced(model)),
-      onSome: Price.problem
+      onNone: () => (isFree ? undefined : Invoker.unpriced(model)),
+      onSome: (row) => Price.problem(row) ?? (isFree ? undefined : tierProblem(row, job.agent.tier))
     })
     if (problem !== undefined) return new RunRefused({ reason: "unpriced", message: problem })
   }
   return Effect.void
 }
+
+const tierProblem = (row: Price.PriceRow, tier: string | undefined): string | undefined =>
+  Price.knowsTier(row, tier)
+    ? undefined
+    : `the price of ${row.model} does not say what tier "${tier}" costs: add its factor to tiers`
 
 type Publish<A> = (event: RunEvent<A>) => void
 
@@ -263,9 +272,9 @@ const work = <Row, A, I>(
 ): Effect.Effect<void, StorageError, Scope.Scope> =>
   Effect.gen(function* () {
     const { fence, job, journal, meter, options, routes, store } = live
-    yield* watch(live, publish)
     const invoker = Invoker.make({
       routes,
+      switch: yield* watch(live, publish),
       meter,
       tokenizer: live.tokenizer,
       prices: live.prices,
@@ -274,8 +283,7 @@ const work = <Row, A, I>(
       memo: job.memo,
       openCalls: yield* journal.reads.openCalls(fence.runId),
       reused,
-      spans: options.spans === true,
-      left: (message) => publish({ _tag: "ProviderLeft", message })
+      spans: options.spans === true
     })
     if (book.status === "suspended") journal.append({ _tag: "Status", fence, status: "running", reason: null })
     const loop = RowLoop.run({
@@ -311,9 +319,9 @@ const count = <A>(counts: Counts, outcome: Outcome<A>): void => {
 const watch = <Row, A, I>(
   { journal, meter, routes }: Live<Row, A, I>,
   publish: Publish<A>
-): Effect.Effect<void, never, Scope.Scope> =>
+): Effect.Effect<Routes.Switch, never, Scope.Scope> =>
   Effect.gen(function* () {
-    yield* Routes.watch(routes, meter, {
+    const switching = yield* Routes.watch(routes, meter, {
       provider: (provider, error) => {
         if (provider === "down") publish({ _tag: "ProviderDown", error })
         if (provider === "up") publish({ _tag: "ProviderUp" })
@@ -325,6 +333,7 @@ const watch = <Row, A, I>(
       Effect.sync(() => meter.stop({ kind: "storage", message: error.message }))
     )
     yield* Effect.forkScoped(broke)
+    return switching
   })
 
 /** The end of a run, as far as it came: its status and its last snapshots, durable. */

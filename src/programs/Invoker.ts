@@ -4,18 +4,19 @@
  *
  * @since 0.1.0
  */
-import { Cause, Context, Deferred, Effect, Either, Exit, FiberId, Option, Schedule, Schema } from "effect"
+import { Cause, Context, Deferred, Effect, Either, Exit, FiberId, Option, Schema } from "effect"
 import type { CallRecord } from "../services/Book.ts"
 import { clean } from "../services/Classify.ts"
-import { LLMError, RunStopped, type StorageError } from "../services/Errors.ts"
+import { isRateLimited, LLMError, RunStopped, type StorageError } from "../services/Errors.ts"
 import * as Identity from "../services/Identity.ts"
 import { type ChatAnswer, type ChatRequest, answer as makeAnswer } from "../services/LLM.ts"
 import type { Meter } from "../services/Meter.ts"
 import * as Price from "../services/Price.ts"
-import * as Retry from "../services/Retry.ts"
+import type * as Retry from "../services/Retry.ts"
 import type { TokenizerShape } from "../services/Tokenizer.ts"
 import * as Usage from "../services/Usage.ts"
 import * as Routes from "./Routes.ts"
+import * as Tries from "./Tries.ts"
 
 /**
  * Where a question belongs: the row, its epoch, and the question's number within the row (0, then one for each repair).
@@ -56,6 +57,7 @@ export class Invoker extends Context.Tag("longhaul/Invoker")<Invoker, InvokerSha
 /** @since 0.1.0 */
 export interface InvokerOptions {
   readonly routes: Routes.Routes
+  readonly switch: Routes.Switch
   readonly meter: Meter
   /** What a request counts for a limit of tokens a minute. */
   readonly tokenizer: TokenizerShape
@@ -71,8 +73,6 @@ export interface InvokerOptions {
   readonly reused: ReadonlyMap<number, number>
   /** One span for each call. */
   readonly spans: boolean
-  /** Told when the fallback takes over from a route for good. */
-  readonly left: (message: string) => void
 }
 
 /**
@@ -105,90 +105,119 @@ export const make = (options: InvokerOptions): InvokerShape => {
       if (Exit.isSuccess(exit)) return route.health.succeeded(exit.value.limits)
       const error = Option.getOrUndefined(Cause.failureOption(exit.cause))
       if (error === undefined) return Effect.void
-      return error.scope === "run" ? Effect.sync(() => leave(route, error)) : route.health.failed(error)
+      // It answered: the model wrote what does not fit.
+      if (isSpoiled(error)) return route.health.succeeded(undefined)
+      return error.scope === "run"
+        ? Effect.sync(() => options.switch.leave(route, Routes.stopOf(error)))
+        : route.health.failed(error)
     }
-  const leave = (route: Routes.Route, error: LLMError): void => {
-    if (routes.isLeft(route)) return
-    Routes.leave(routes, meter, route, Routes.stopOf(error))
-    if (meter.state().stop === null) options.left(error.message)
-  }
 
   /** Counted only where there is a limit: a tokenizer takes its time. */
   const tokensOf = ({ llm }: Routes.Route, request: ChatRequest): number => {
     if (meter.state().throttle.tokens.perMinute === null) return 0
-    const input = options.tokenizer.estimate(request)
+    const estimate = options.tokenizer.estimate(request)
+    const input = Number.isFinite(estimate) && estimate >= 0 ? estimate : Price.inputBound(request)
     return llm.countsOutputLimit === true ? Math.max(input, request.maxOutputTokens) : input + request.maxOutputTokens
   }
 
-  /** One physical call; an empty answer fails here, after it was settled, so that it is tried again. */
-  const once = Effect.fnUntraced(function* (route: Routes.Route, request: ChatRequest, turn: Turn, tries: Tries) {
-    const price = yield* priceOf(request.model)
+  /** One physical call; `undefined`: it was not sent, as the run goes elsewhere by now. An empty answer fails here, after it was settled, so that it is tried again. */
+  const once = Effect.fnUntraced(function* (route: Routes.Route, request: ChatRequest, turn: Turn, tries: Tries.Tries) {
+    const { priceFactor = 1 } = route.llm
+    const price = yield* priceOf(request.model, priceFactor)
     const call = {
       ...turn,
       attempt: tries.attempt,
-      request: yield* requestHash(request),
+      request: yield* placedHash(route, request),
       model: request.model,
       amount: Price.hold(price, request),
       price,
       tokens: tokensOf(route, request),
       refunds: route.llm.countsOutputLimit !== true,
-      bill: (answer: ChatAnswer) => Price.bill(price, request, answer, priceOf.find)
+      steers: () => route === routes.current(),
+      isStale: () => routes.isAway(route),
+      bill: (answer: ChatAnswer) => Price.bill(price, request, answer, (model) => priceOf.find(model, priceFactor))
     }
     const send = () => {
       tries.begunAt = meter.now()
       return physical(route, request)
     }
-    const { answer, cost } = yield* Effect.ensuring(
-      meter.call(call, send, heard(route)),
-      Effect.sync(() => routes.ended(route))
-    )
+    const paid = yield* meter.call(call, send, heard(route))
+    if (paid === undefined) return undefined
+    const { answer, cost } = paid
     const usage = cost === null || answer.usage === undefined ? Usage.zero : Usage.make({ ...answer.usage, cost })
     if (isEmpty(answer, request)) return yield* empty
     const reply: Reply = { answer, usage, source: "call", fallback: route !== routes.all[0] }
     return reply
   })
 
-  const sleep = (driver: Driver, error: LLMError) => Effect.raceFirst(Effect.option(driver.next(error)), stopped)
+  /** The same model may stand behind two routes, and what one answered is not the other's. */
+  const placedHash = (route: Routes.Route, request: ChatRequest) =>
+    Effect.map(requestHash(request), (hash) => (route === routes.all[0] ? hash : `${hash}@${route.llm.provider}`))
+
+  const sleep = (driver: Tries.Driver, error: LLMError) => Effect.raceFirst(Effect.option(driver.next(error)), stopped)
+  const patiently = (tries: Tries.Tries, error: LLMError) =>
+    Effect.as(
+      Effect.flatMap(tries.uncounted, (driver) => sleep(driver, error)),
+      true
+    )
 
   /** Waits for the next try of a turn; false: there is none. */
-  const again = Effect.fnUntraced(function* (error: LLMError, route: Routes.Route, tries: Tries) {
+  const again = Effect.fnUntraced(function* (error: LLMError, route: Routes.Route, tries: Tries.Tries) {
     if (error.category === "PERMANENT") return false
-    if (routes.isLeft(route)) return true
+    if (routes.isAway(route)) return true
     const { health } = route
     const begun = meter.now()
     tries.ownMs += begun - tries.begunAt
-    if (error.reason === "rate_limited") return yield* Effect.as(sleep(yield* tries.uncounted, error), true)
-    if (tries.streak() === 0) tries.before = health.state().failures - 1
-    tries.failed++
-    if (tries.failed >= MOST_FAILED) return false
-    // While the provider is down the wait is admission's, and what was tried does not count.
+    if (isRateLimited(error)) {
+      // Others were answered meanwhile: then it is the row, or a row that no minute has room for.
+      const isOwn = health.answered() > tries.answered
+      tries.answered = health.answered()
+      if (isOwn && ++tries.limited >= MOST_FAILED) return false
+      return yield* patiently(tries, error)
+    }
+    // While the provider is down the wait is admission's, or this row's own where the run goes elsewhere; what was tried does not count.
     if (health.state().provider === "down") {
       tries.reset()
-      return true
+      return route === routes.current() || (yield* patiently(tries, error))
     }
+    if (tries.streak() === 0) tries.before = Math.max(0, health.state().failures - 1)
+    tries.failed++
+    if (tries.failed >= (isSpoiled(error) ? MOST_SPOILED : MOST_FAILED)) return false
     const counted = Option.isSome(yield* sleep(yield* tries.counted, error))
     tries.ownMs += meter.now() - begun
     if (counted) return tries.ownMs < options.retry.deadlineMs
     // Others fail as well and none was answered since: that looks like the provider, and the breaker will tell.
     if (health.state().failures - tries.before <= tries.streak()) return false
-    return yield* Effect.as(sleep(yield* tries.uncounted, error), true)
+    return yield* patiently(tries, error)
   })
 
-  /** Tries until an answer, a lasting error, the end of the policy on the last route, or the stop of the run. */
+  /** Tries until an answer, a lasting error on every route, or the stop of the run. */
   const insist = Effect.fnUntraced(function* (request: ChatRequest, turn: Turn, before: number) {
-    const tries = makeTries(options.retry, before)
-    for (let from = 0; ; tries.attempt++) {
-      const { index, route } = routes.choose(from)
+    const tries = Tries.make(options.retry, before)
+    const spent = new Set<Routes.Route>()
+    while (true) {
+      options.switch.refresh()
+      const route = routes.next(spent)
+      if (route === undefined) {
+        // The routes that are left are away for some minutes, or the run stops.
+        const back = routes.backAt(spent) ?? Number.POSITIVE_INFINITY
+        yield* Effect.raceFirst(Effect.sleep(Math.min(MOST_WAIT, Math.max(1, back - meter.now()))), stopped)
+        continue
+      }
       const tried = yield* eitherLLMError(once(route, route.asked(request), turn, tries))
-      if (Either.isRight(tried)) return tried.right
+      if (Either.isRight(tried)) {
+        if (tried.right !== undefined) return tried.right
+        continue
+      }
+      tries.attempt++
       const error = tried.left
       if (error.scope === "run") {
         // The route was left, or with the last one the run.
         if (meter.state().stop !== null) return yield* new RunStopped({ reason: Routes.stopOf(error) })
       } else if (!(yield* again(error, route, tries))) {
-        if (!routes.hasMore(index)) return yield* error
-        from = index + 1
+        spent.add(route)
         tries.reset()
+        if (routes.next(spent) === undefined && routes.backAt(spent) === undefined) return yield* error
       }
     }
   })
@@ -232,7 +261,7 @@ export const make = (options: InvokerOptions): InvokerShape => {
       const before = past.get(placeOf(turn))
       if (before !== undefined) {
         for (const route of routes.all) {
-          const hash = yield* requestHash(route.asked(request))
+          const hash = yield* placedHash(route, route.asked(request))
           const paid = before.answers.get(hash)
           before.answers.delete(hash)
           if (paid !== undefined) return { ...paid, fallback: route !== routes.all[0] }
@@ -244,56 +273,16 @@ export const make = (options: InvokerOptions): InvokerShape => {
   }
 }
 
-/** A turn is not asked more often than this in one process, whatever failed: each of these calls may have been billed. */
+/** A turn does not fail more often than this in one process, outages aside: each of these calls may have been billed. */
 const MOST_FAILED = 20
+/** How long a row looks away at most, in milliseconds, while no route is there. */
+const MOST_WAIT = 60_000
+/** An answer that is empty, or that the server itself found not to fit, is bought once more and not again. */
+const MOST_SPOILED = 2
 
-type Driver = Schedule.ScheduleDriver<unknown, LLMError>
-
-/** The tries of one turn. `ownMs`: the time that its calls and back-offs took. */
-interface Tries {
-  attempt: number
-  begunAt: number
-  ownMs: number
-  failed: number
-  /** The provider's failures in a row before this turn's own. */
-  before: number
-  /** The drivers of the policy and of tries that do not count, made when they are needed. */
-  readonly counted: Effect.Effect<Driver>
-  readonly uncounted: Effect.Effect<Driver>
-  readonly reset: () => void
-  /** Failures since the policy began anew. */
-  readonly streak: () => number
-}
-
-const makeTries = (retry: Retry.RetryPolicy, attempt: number): Tries => {
-  let counted: Driver | undefined
-  let uncounted: Driver | undefined
-  let counts = 0
-  const tries: Tries = {
-    attempt,
-    begunAt: 0,
-    ownMs: 0,
-    failed: 0,
-    before: 0,
-    counted: Effect.suspend(() =>
-      counted === undefined
-        ? Effect.tap(Schedule.driver(retry.schedule), (driver) => Effect.sync(() => (counted = driver)))
-        : Effect.succeed(counted)
-    ),
-    uncounted: Effect.suspend(() =>
-      uncounted === undefined
-        ? Effect.tap(Schedule.driver(Retry.uncounted), (driver) => Effect.sync(() => (uncounted = driver)))
-        : Effect.succeed(uncounted)
-    ),
-    reset: () => {
-      counted = undefined
-      tries.ownMs = 0
-      counts = tries.failed
-    },
-    streak: () => tries.failed - counts
-  }
-  return tries
-}
+/** The fault of what the model wrote, and not of the way or the provider. */
+const isSpoiled = ({ charge, reason, status }: LLMError): boolean =>
+  reason === "invalid_response" && (charge === "known" || (status !== undefined && status >= 400))
 
 /**
  * A failed call as data; the stop of the run and a broken book stay errors.
@@ -384,13 +373,18 @@ const decodeAnswer = (call: CallRecord): ChatAnswer => {
 /** The price row of a model; without one a run under a cap stops. `find` looks for the price of a model that answered. */
 const priceFinder = ({ now, prices, meter }: InvokerOptions) => {
   const found = new Map<string, Price.PriceRow | undefined>()
-  const find = (model: string): Price.PriceRow | undefined => {
-    if (!found.has(model)) found.set(model, Option.getOrUndefined(Price.find(prices, model, now)))
-    return found.get(model)
+  const find = (model: string, factor: number): Price.PriceRow | undefined => {
+    const key = `${factor} ${model}`
+    if (!found.has(key)) {
+      const listed = Option.getOrUndefined(Price.find(prices, model, now))
+      const row = listed === undefined || Price.problem(listed) !== undefined ? undefined : listed
+      found.set(key, row === undefined || factor === 1 ? row : Price.times(row, factor))
+    }
+    return found.get(key)
   }
-  const priceOf = (model: string): Effect.Effect<Price.PriceRow, RunStopped> =>
+  const priceOf = (model: string, factor: number): Effect.Effect<Price.PriceRow, RunStopped> =>
     Effect.suspend(() => {
-      const known = find(model)
+      const known = find(model, factor)
       if (known !== undefined) return Effect.succeed(known)
       if (meter.state().cap === null) return Effect.succeed(Price.free(model))
       const reason = { kind: "unpriced" as const, message: unpriced(model) }
@@ -419,7 +413,10 @@ export const judge = (answer: ChatAnswer, { maxOutputTokens }: ChatRequest): LLM
   }
   if (answer.finish === "content_filter")
     return billed("content_filter", "PERMANENT", "the content filter cut the answer")
-  if (answer.finish === "length") return billed("truncated", "PERMANENT", truncated(answer, maxOutputTokens))
+  const thoughtOnly = answer.text.trim() === "" && (answer.usage?.reasoningTokens ?? 0) > 0
+  if (answer.finish === "length" || thoughtOnly) {
+    return billed("truncated", "PERMANENT", truncated(answer, maxOutputTokens))
+  }
   return undefined
 }
 
@@ -432,8 +429,10 @@ const truncated = ({ text, usage }: ChatAnswer, limit: number): string =>
 const billed = (reason: LLMError["reason"], category: LLMError["category"], message: string, cause?: Error) =>
   new LLMError({ reason, category, scope: "row", charge: "known", message, ...(cause === undefined ? {} : { cause }) })
 
+/** The model wrote nothing, or the server says that it broke off. */
 const isEmpty = (answer: ChatAnswer, request: ChatRequest): boolean =>
-  answer.text.trim() === "" && judge(answer, request) === undefined
+  (answer.text.trim() === "" || brokenOff.has(answer.finish)) && judge(answer, request) === undefined
+const brokenOff = new Set(["error", "abort", "insufficient_system_resource"])
 
 /** Billed too, but another try may bring more. */
 const empty = billed("invalid_response", "TRANSIENT", "the answer is empty")

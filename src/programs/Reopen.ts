@@ -38,9 +38,10 @@ export const reopen = <Row, A, I>(
             continue
           }
           // A process that was killed could not hand over what it had not yet given to the store.
-          // Without a key: never asked, or answered by the fallback, which is neither stored nor compared.
+          // Without a key it was never asked.
           if (outcome.key === "") continue
-          if (ended && outcome.kind === "done" && book.status === "running") feed.add(outcome.key, outcome.value, false)
+          const isStored = ended && outcome.kind === "done" && !outcome.fallback
+          if (isStored && book.status === "running") feed.add(outcome.key, outcome.value, false)
           if (!(yield* hasDrifted(live, row, outcome.key))) continue
           if (ended) drifted.push(outcome)
           else open.push(outcome)

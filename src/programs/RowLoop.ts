@@ -210,13 +210,11 @@ const finisher = <Row, A, I>(options: LoopOptions<Row, A, I>) => {
   const encode = encoder(job.agent.output)
   let ended = options.ended
 
-  return (row: RowRecord, ownKey: string, reached: Outcome<A>, facts: OutcomeFacts): Effect.Effect<void> =>
+  return (row: RowRecord, key: string, reached: Outcome<A>, facts: OutcomeFacts): Effect.Effect<void> =>
     Effect.sync(() => {
       const [outcome, value] = encode(reached)
       const { epoch, seq } = row
-      // What another model answered is not the result of this key: no other run may find it there.
-      const key = facts.fallback ? "" : ownKey
-      const record = { runId: fence.runId, seq, epoch, key, value, ...kindOf(outcome) }
+      const record = { runId: fence.runId, seq, epoch, key, fallback: facts.fallback, value, ...kindOf(outcome) }
       journal.append({ _tag: "Outcome", fence, outcome: record, facts })
       ended++
       if (ended % job.chunkSize === 0) {
@@ -224,7 +222,8 @@ const finisher = <Row, A, I>(options: LoopOptions<Row, A, I>) => {
         journal.append({ _tag: "RunSnapshot", fence, status: "RUNNING", keep: job.keep, at })
         options.onSnapshot(ended)
       }
-      if (record.kind === "done" && key !== "" && !facts.storeHit) options.feed.add(key, value, epoch > 0)
+      // What another model answered is not the result of this key: no other run may find it there.
+      if (record.kind === "done" && !facts.fallback && !facts.storeHit) options.feed.add(key, value, epoch > 0)
       options.onRow({ seq, id: row.id, outcome, fromStore: facts.storeHit })
       if (options.failFast && Either.isLeft(outcome)) {
         meter.stop({ kind: "fail_fast", message: `row ${row.id} failed: ${outcome.left.message}` })

@@ -71,6 +71,7 @@ export type Event =
   | { readonly _tag: "Pause" }
   | { readonly _tag: "Unpause" }
   | { readonly _tag: "Cool"; readonly until: number }
+  | { readonly _tag: "Rerouted" }
   | { readonly _tag: "Learned"; readonly limits: Throttle.Learned }
   | { readonly _tag: "Tick" }
   | { readonly _tag: "Provider"; readonly provider: Provider }
@@ -191,6 +192,8 @@ const occur = (state: State, event: Event): State => {
       return { ...state, throttle: Throttle.cool(state.throttle, event.until, state.now) }
     case "Learned":
       return { ...state, throttle: Throttle.learn(state.throttle, event.limits, state.now) }
+    case "Rerouted":
+      return { ...state, provider: "up", throttle: Throttle.rerouted(state.throttle, state.now) }
     case "Tick":
       return state
     case "Provider":
@@ -213,11 +216,15 @@ const free = (state: State, { amount, signal }: Closing): State => ({
   ...state,
   inFlight: state.inFlight - 1,
   held: Usd.nano(state.held - amount),
-  throttle:
-    signal === undefined
-      ? state.throttle
-      : Throttle.heard(state.throttle, signal, state.maxConcurrency, state.inFlight >= allowed(state), state.now)
+  throttle: signal === undefined ? state.throttle : hear(state, signal)
 })
+
+const hear = (state: State, signal: Throttle.Signal): Throttle.State => {
+  // Of one call alone, or of a provider that is ill, fewer at once would do no better.
+  const isAlone = state.inFlight <= 1 || state.provider !== "up"
+  const said = isAlone && signal.end === "crowded" ? { ...signal, end: "failed" as const } : signal
+  return Throttle.heard(state.throttle, said, state.maxConcurrency, state.inFlight >= allowed(state), state.now)
+}
 
 type Queue = State["waiting"]
 const queueOf = (state: State, { attempt }: Ticket): Queue => (attempt > 0 ? state.retrying : state.waiting)
@@ -245,8 +252,10 @@ const advance = (before: State, ticked: boolean): readonly [State, ReadonlyArray
   const actions: Array<Action> = []
   let state = before
   while (state.stop === null && mayGrant(state)) {
-    const ticket = next(state)
-    if (ticket === undefined) return [state, actions]
+    const wanted = next(state)
+    if (wanted === undefined) return [state, actions]
+    // The oldest may fit where the one that is to find out does not.
+    const ticket = shortOf(state, wanted) === null ? wanted : (oldest(state) ?? wanted)
     const short = shortOf(state, ticket)
     if (short === null) {
       state = grant(unqueue(state, ticket), ticket, ticked)
@@ -281,6 +290,11 @@ const next = (state: State): Ticket | undefined => {
   const again = first(state.retrying)
   if (again === undefined || !Throttle.mayRetry(state.throttle, state.inFlight)) return fresh
   return fresh === undefined || oldestFirst(again, fresh) < 0 ? again : fresh
+}
+
+const oldest = (state: State): Ticket | undefined => {
+  const [fresh, again] = [first(state.waiting), first(state.retrying)]
+  return fresh === undefined || (again !== undefined && oldestFirst(again, fresh) < 0) ? again : fresh
 }
 
 const first = (queue: Queue): Ticket | undefined => Option.getOrUndefined(RedBlackTree.first(queue))?.[0]

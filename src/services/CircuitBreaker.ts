@@ -11,9 +11,9 @@
  *
  * @since 0.1.0
  */
-import { Clock, Context, Effect, Layer } from "effect"
+import { Clock, Context, Effect, Fiber, Layer } from "effect"
 import type { Provider } from "./Admission.ts"
-import { CircuitOpen, type LLMError } from "./Errors.ts"
+import { CircuitOpen, isAnswered, isRateLimited, type LLMError } from "./Errors.ts"
 import type { LLMShape, RateLimits } from "./LLM.ts"
 import type { Learned } from "./Throttle.ts"
 
@@ -104,23 +104,26 @@ export const transition = (options: BreakerOptions, state: State, event: Event):
   }
 }
 
-const counts = (error: LLMError) => error.category !== "PERMANENT" && error.reason !== "rate_limited"
+const counts = (error: LLMError) => error.category !== "PERMANENT" && !isRateLimited(error)
 
-/** What a run is told. Times in milliseconds since 1970. @since 0.1.0 */
+/** What a run is told. Times in milliseconds by the monotonic clock. @since 0.1.0 */
 export interface Listener {
   readonly provider: (provider: Provider, open: CircuitOpen | undefined) => void
   readonly cooling: (until: number) => void
   readonly learned: (limits: Learned) => void
-  readonly outage: (message: string) => void
+  /** No call can succeed for a long time, or, as `provider`, at all. */
+  readonly outage: (kind: "outage" | "provider", message: string) => void
 }
 
 /** @since 0.1.0 */
 export interface Health {
   readonly state: () => State
+  /** How many calls it answered. */
+  readonly answered: () => number
   /** `limits`: what the answer said of them. */
   readonly succeeded: (limits: RateLimits | undefined) => Effect.Effect<void>
   readonly failed: (error: LLMError) => Effect.Effect<void>
-  /** Subscribes; the result unsubscribes. */
+  /** Subscribes, and is told at once what it should know; the result unsubscribes. */
   readonly listen: (listener: Listener) => () => void
 }
 
@@ -143,25 +146,32 @@ export const of = (llm: LLMShape, options: BreakerOptions = defaults, model = ""
 /** How long a provider is left alone that says 429 and not for how long, from the third such answer on; each further one doubles it. */
 const FIRST_COOL = 1_000
 
+/** A job whose first requests are all refused is stopped before it has failed every row. */
+const MOST_REFUSED = 10
+
 const make = (llm: LLMShape, options: BreakerOptions): Health => {
   let state = closed
+  let answers = 0
   let everReached = false
+  /** Requests refused as wrong before the first one was answered: then it is the job that is wrong. */
+  let refused: number | undefined = 0
   let coolUntil = 0
   let learned: Learned = {}
-  /** 429s since the last success, and when the first of them came. */
-  let limited = { times: 0, since: 0 }
+  /** 429s since the last success: how many, when the first and the last of them came. */
+  let limited = { times: 0, since: 0, last: 0 }
+  let cooling: Fiber.RuntimeFiber<void> | undefined
   const listeners = new Set<Listener>()
 
   const circuitOpen = (error: LLMError) =>
     new CircuitOpen({ message: `${llm.provider} is failing: ${error.message}`, cause: error })
-  const tellOutage = (message: string): void => {
-    for (const listener of listeners) listener.outage(message)
+  const tellOutage = (message: string, kind: "outage" | "provider" = "outage"): void => {
+    for (const listener of [...listeners]) listener.outage(kind, message)
   }
 
   const tell = (before: State): void => {
     if (state.provider === before.provider) return
     const open = state.cause === undefined ? undefined : circuitOpen(state.cause)
-    for (const listener of listeners) listener.provider(state.provider, open)
+    for (const listener of [...listeners]) listener.provider(state.provider, open)
   }
 
   const occur = (event: Event): Effect.Effect<void> =>
@@ -169,7 +179,12 @@ const make = (llm: LLMShape, options: BreakerOptions): Health => {
       const before = state
       state = transition(options, before, event)
       tell(before)
-      return state.provider === "down" && before.provider !== "down" ? Effect.forkDaemon(cool(state)) : Effect.void
+      return state.provider === "down" && before.provider !== "down" ? startCooling(state) : Effect.void
+    })
+
+  const startCooling = (opened: State): Effect.Effect<void> =>
+    Effect.map(Effect.forkDaemon(cool(opened)), (fiber) => {
+      cooling = fiber
     })
 
   /** What was never reached may be a wrong address: that is found out soon. */
@@ -181,69 +196,101 @@ const make = (llm: LLMShape, options: BreakerOptions): Health => {
       yield* Effect.sleep(opened.coolMs)
       // It closed meanwhile, and may have opened anew, with a wait of its own.
       if (state !== opened && (state.provider !== "down" || state.openedAt !== opened.openedAt)) return
-      const now = yield* Clock.currentTimeMillis
+      const now = yield* monotonic
       const { cause, openedAt } = state
       if (cause !== undefined && now - openedAt >= patience(cause)) tellOutage(circuitOpen(cause).message)
       yield* occur({ _tag: "Cooled" })
     })
 
   /** A wish to wait concerns every caller of the provider; the longest wins. */
-  const coolDown = (ms: number, now: number): void => {
-    if (ms > options.outageMs) {
-      tellOutage(`${llm.provider} asks to wait until ${new Date(now + ms).toISOString()}`)
-      return
-    }
-    if (now + ms <= coolUntil) return
-    coolUntil = now + ms
-    for (const listener of listeners) listener.cooling(coolUntil)
-  }
+  const coolDown = (ms: number, now: number): Effect.Effect<void> =>
+    Effect.map(Clock.currentTimeMillis, (wall) => {
+      if (ms > options.outageMs) {
+        tellOutage(`${llm.provider} asks to wait until ${new Date(Math.min(wall + ms, LAST_DATE)).toISOString()}`)
+        return
+      }
+      if (now + ms <= coolUntil) return
+      coolUntil = now + ms
+      for (const listener of [...listeners]) listener.cooling(coolUntil)
+    })
 
-  const isLimited = (error: LLMError) => error.category === "TRANSIENT" && error.reason === "rate_limited"
-
-  const crowded = (error: LLMError, now: number): void => {
-    limited = limited.times === 0 ? { times: 1, since: now } : { ...limited, times: limited.times + 1 }
+  const crowded = (error: LLMError, now: number): Effect.Effect<void> => {
+    // One that came long after the last is no part of it.
+    const isNew = limited.times === 0 || now - limited.last > options.maxCoolMs + (error.retryAfterMs ?? 0)
+    limited = isNew ? { times: 1, since: now, last: now } : { ...limited, times: limited.times + 1, last: now }
     if (now - limited.since >= options.outageMs) {
       tellOutage(`${llm.provider} takes no more calls: ${error.message}`)
-      return
+      return Effect.void
     }
     // Calls that were under way when it began say nothing new.
     const blind = limited.times > 2 && now >= coolUntil
     const ms = error.retryAfterMs ?? (blind ? Math.min(FIRST_COOL * 2 ** (limited.times - 3), options.maxCoolMs) : 0)
-    if (ms > 0) coolDown(ms, now)
+    return ms > 0 ? coolDown(ms, now) : Effect.void
   }
 
-  const learn = (limits: RateLimits): Effect.Effect<void> =>
-    Effect.map(Clock.currentTimeMillis, (now) => {
-      const { requestsPerMinute, tokensPerMinute, waitMs } = limits
-      if (waitMs !== undefined) coolDown(Math.min(waitMs, options.outageMs), now)
-      if (requestsPerMinute === learned.requestsPerMinute && tokensPerMinute === learned.tokensPerMinute) return
-      learned = { requestsPerMinute, tokensPerMinute }
-      for (const listener of listeners) listener.learned(learned)
+  const learn = ({ requestsPerMinute, tokensPerMinute, waitMs }: RateLimits): Effect.Effect<void> =>
+    Effect.suspend(() => {
+      if (requestsPerMinute !== learned.requestsPerMinute || tokensPerMinute !== learned.tokensPerMinute) {
+        learned = { requestsPerMinute, tokensPerMinute }
+        for (const listener of [...listeners]) listener.learned(learned)
+      }
+      return waitMs === undefined
+        ? Effect.void
+        : Effect.flatMap(monotonic, (now) => coolDown(Math.min(waitMs, options.outageMs), now))
     })
+
+  const answered: Effect.Effect<void> = Effect.suspend(() => {
+    answers++
+    everReached = true
+    if (limited.times > 0) limited = { times: 0, since: 0, last: 0 }
+    return state.failures === 0 && state.provider === "up" ? Effect.void : occur({ _tag: "Succeeded" })
+  })
+
+  const refuse = (error: LLMError): void => {
+    if (refused === undefined || error.reason !== "bad_request" || error.status === undefined) return
+    refused++
+    if (refused === MOST_REFUSED) tellOutage(`${llm.provider} refuses every request: ${error.message}`, "provider")
+  }
 
   return {
     state: () => state,
+    answered: () => answers,
     succeeded: (limits) =>
       Effect.suspend(() => {
-        everReached = true
-        if (limited.times > 0) limited = { times: 0, since: 0 }
-        const closing = state.failures === 0 ? Effect.void : occur({ _tag: "Succeeded" })
-        return limits === undefined ? closing : Effect.zipRight(learn(limits), closing)
+        refused = undefined
+        return limits === undefined ? answered : Effect.zipRight(learn(limits), answered)
       }),
     failed: (error) =>
-      Effect.flatMap(Clock.currentTimeMillis, (at) => {
+      Effect.flatMap(monotonic, (now) => {
         // Whatever it said, it was there.
         if (error.status !== undefined) everReached = true
-        if (isLimited(error)) crowded(error, at)
-        else if (error.retryAfterMs !== undefined && error.category !== "PERMANENT") coolDown(error.retryAfterMs, at)
-        return occur({ _tag: "Failed", error, at })
+        refuse(error)
+        if (isAnswered(error)) return answered
+        if (isRateLimited(error)) return crowded(error, now)
+        const wish = error.category === "PERMANENT" ? undefined : error.retryAfterMs
+        const failing = occur({ _tag: "Failed", error, at: now })
+        return wish === undefined ? failing : Effect.zipRight(coolDown(wish, now), failing)
       }),
     listen: (listener) => {
       listeners.add(listener)
+      // Nobody was there when it cooled down: the next call finds out.
+      if (state.provider === "down" && cooling === undefined) state = { ...state, provider: "probing" }
       if (state.provider !== "up") listener.provider(state.provider, undefined)
       listener.cooling(coolUntil)
       listener.learned(learned)
-      return () => void listeners.delete(listener)
+      return () => {
+        listeners.delete(listener)
+        if (listeners.size > 0 || cooling === undefined) return
+        // A timer without anybody to tell would only keep the process alive.
+        Effect.runFork(Fiber.interruptFork(cooling))
+        cooling = undefined
+      }
     }
   }
 }
+
+/** Times that a clock set anew does not change, in milliseconds. */
+const monotonic: Effect.Effect<number> = Effect.map(Clock.currentTimeNanos, (nanos) => Number(nanos) / 1e6)
+
+/** The last day that a date can say. */
+const LAST_DATE = 8.64e15

@@ -11,7 +11,23 @@
  *
  * @since 0.1.0
  */
-import { type Category, type Charge, LLMError, type LLMErrorReason, type Scope } from "./Errors.ts"
+import { LLMError } from "./Errors.ts"
+import {
+  badCertificate,
+  blocked,
+  codes,
+  jobFault,
+  jobParams,
+  messages,
+  network,
+  type Rule,
+  redirect,
+  serverFault,
+  statuses,
+  unknown,
+  vagueCodes,
+  wrongUrl
+} from "./ErrorTables.ts"
 import type { Deviation, Profile } from "./Profile.ts"
 import * as RateLimit from "./RateLimit.ts"
 
@@ -74,244 +90,6 @@ export const clean = (text: string): string =>
     .slice(0, 300)
     .replace(/[\uD800-\uDBFF]$/, "")
 
-/** `charge` is left out where the HTTP status tells it. `hint` stands in where the provider says nothing. */
-interface Rule {
-  readonly values: ReadonlyArray<string | number>
-  readonly reason: LLMErrorReason
-  readonly category: Category
-  readonly scope: Scope
-  readonly charge?: Charge
-  readonly hint?: string
-}
-
-/** Codes that decide alone, whatever the status. */
-const codes: ReadonlyArray<Rule> = [
-  {
-    reason: "quota",
-    category: "PERMANENT",
-    scope: "run",
-    values: [
-      "insufficient_quota",
-      "quota_exceeded",
-      "billing_not_active",
-      "billing_hard_limit_reached",
-      "account_deactivated",
-      "access_terminated",
-      "credit_balance_exhausted",
-      "organization_spend_limit_exceeded",
-      "project_spend_limit_exceeded",
-      "organization_usage_limit_exceeded"
-    ]
-  },
-  {
-    reason: "auth",
-    category: "PERMANENT",
-    scope: "run",
-    values: [
-      "invalid_api_key",
-      "authentication_error",
-      "unauthorized",
-      "unauthenticated",
-      "permission_denied",
-      "invalid_organization"
-    ]
-  },
-  {
-    reason: "model_not_found",
-    category: "PERMANENT",
-    scope: "run",
-    values: ["model_not_found", "not_found_error", "deploymentnotfound"]
-  },
-  {
-    reason: "context_length",
-    category: "PERMANENT",
-    scope: "row",
-    values: [
-      "context_length_exceeded",
-      "exceed_context_size_error",
-      "string_above_max_length",
-      "string_too_long",
-      "max_tokens_exceeded"
-    ]
-  },
-  // Azure answers this with 400 and bills the prompt.
-  { reason: "content_filter", category: "PERMANENT", scope: "row", charge: "uncertain", values: ["content_filter"] },
-  {
-    reason: "content_filter",
-    category: "PERMANENT",
-    scope: "row",
-    values: [
-      "content_policy_violation",
-      "moderation_blocked",
-      "invalid_prompt",
-      "bio_policy",
-      "image_content_policy_violation"
-    ]
-  },
-  // The same for every row: the parameters and the schema are the job's, not the row's.
-  {
-    reason: "bad_request",
-    category: "PERMANENT",
-    scope: "run",
-    values: ["unsupported_parameter", "unsupported_value", "invalid_json_schema"]
-  },
-  // Groq: the model wrote, so it may be billed, but what it wrote was not the schema's.
-  {
-    reason: "invalid_response",
-    category: "TRANSIENT",
-    scope: "row",
-    charge: "uncertain",
-    values: ["json_validate_failed"]
-  }
-]
-
-/** Where the words matter more than a vague code. Only with these statuses: an error's text can quote a row. */
-const messages: ReadonlyArray<
-  Omit<Rule, "values"> & { readonly pattern: RegExp; readonly values: ReadonlyArray<number> }
-> = [
-  {
-    pattern: /maximum context length|context (length|window|size)/i,
-    values: [400, 413, 422, 500],
-    reason: "context_length",
-    category: "PERMANENT",
-    scope: "row"
-  },
-  // One request above the whole minute's tokens never fits.
-  {
-    pattern: /request too large/i,
-    values: [413, 429],
-    reason: "context_length",
-    category: "PERMANENT",
-    scope: "row"
-  }
-]
-
-/** Codes that say what a status would say; they matter where the status is 200. */
-const vagueCodes: ReadonlyArray<Rule> = [
-  {
-    reason: "rate_limited",
-    category: "TRANSIENT",
-    scope: "row",
-    values: [
-      "rate_limit_exceeded",
-      "rate_limit_error",
-      "rate_limited",
-      "slow_down",
-      "resource_unavailable",
-      "resource_exhausted"
-    ]
-  },
-  {
-    reason: "overloaded",
-    category: "TRANSIENT",
-    scope: "row",
-    values: ["overloaded_error", "server_is_overloaded", "provider_overloaded", "unavailable"]
-  },
-  {
-    reason: "server_error",
-    category: "TRANSIENT",
-    scope: "row",
-    values: ["server_error", "api_error", "internal_server_error", "internalservererror", "provider_unavailable"]
-  },
-  { reason: "timeout", category: "TRANSIENT", scope: "row", values: ["timeout", "vector_store_timeout"] }
-]
-
-/** What belongs to the job and not to a row: refused once, refused for every row. */
-const jobParams = new Set(
-  "model max_tokens max_completion_tokens temperature response_format reasoning_effort service_tier".split(" ")
-)
-
-const statuses: ReadonlyArray<Rule> = [
-  { values: [400, 422], reason: "bad_request", category: "PERMANENT", scope: "row", charge: "none" },
-  { values: [413], reason: "context_length", category: "PERMANENT", scope: "row", charge: "none" },
-  { values: [401, 403], reason: "auth", category: "PERMANENT", scope: "run", charge: "none" },
-  { values: [402], reason: "quota", category: "PERMANENT", scope: "run", charge: "none" },
-  { values: [404], reason: "model_not_found", category: "PERMANENT", scope: "run", charge: "none" },
-  { values: [429, 498], reason: "rate_limited", category: "TRANSIENT", scope: "row", charge: "none" },
-  { values: [408, 504], reason: "timeout", category: "TRANSIENT", scope: "row", charge: "uncertain" },
-  {
-    values: [409, 423, 424, 425, 499, 500, 502],
-    reason: "server_error",
-    category: "TRANSIENT",
-    scope: "row",
-    charge: "uncertain"
-  },
-  { values: [503], reason: "overloaded", category: "TRANSIENT", scope: "row", charge: "uncertain" },
-  { values: [501, 505], reason: "bad_request", category: "PERMANENT", scope: "run", charge: "none" },
-  { values: [529], reason: "overloaded", category: "TRANSIENT", scope: "row", charge: "none" }
-]
-
-/** Before the request was sent: surely not billed. After: nobody knows. */
-const network: ReadonlyArray<Rule> = [
-  {
-    reason: "connection",
-    category: "TRANSIENT",
-    scope: "row",
-    charge: "none",
-    values: ["ECONNREFUSED", "EAI_AGAIN", "UND_ERR_CONNECT_TIMEOUT"]
-  },
-  // A typo in the URL, or a DNS outage: a few more tries tell.
-  { reason: "connection", category: "UNKNOWN", scope: "row", charge: "none", values: ["ENOTFOUND"] },
-  {
-    reason: "connection",
-    category: "PERMANENT",
-    scope: "run",
-    charge: "none",
-    values: [
-      "ERR_INVALID_URL",
-      "BAD_PORT",
-      "ERR_SSL_WRONG_VERSION_NUMBER",
-      "ERR_TLS_CERT_ALTNAME_INVALID",
-      "CERT_HAS_EXPIRED",
-      "DEPTH_ZERO_SELF_SIGNED_CERT",
-      "SELF_SIGNED_CERT_IN_CHAIN",
-      "UNABLE_TO_GET_ISSUER_CERT_LOCALLY",
-      "UNABLE_TO_VERIFY_LEAF_SIGNATURE"
-    ]
-  },
-  {
-    reason: "connection",
-    category: "TRANSIENT",
-    scope: "row",
-    charge: "uncertain",
-    values: [
-      "ECONNRESET",
-      "EPIPE",
-      "ENETUNREACH",
-      "EHOSTUNREACH",
-      "ENETDOWN",
-      "UND_ERR_SOCKET",
-      "UND_ERR_CLOSED",
-      "UND_ERR_DESTROYED",
-      "ERR_STREAM_PREMATURE_CLOSE"
-    ]
-  },
-  {
-    reason: "timeout",
-    category: "TRANSIENT",
-    scope: "row",
-    charge: "uncertain",
-    values: ["DEADLINE", "ETIMEDOUT", "UND_ERR_HEADERS_TIMEOUT", "UND_ERR_BODY_TIMEOUT"]
-  },
-  {
-    reason: "invalid_response",
-    category: "TRANSIENT",
-    scope: "row",
-    charge: "uncertain",
-    values: [
-      "BODY_TOO_LARGE",
-      "INVALID_BODY",
-      "ERR_ENCODING_INVALID_ENCODED_DATA",
-      "HPE_INVALID_CONSTANT",
-      "HPE_INVALID_CHUNK_SIZE",
-      "HPE_HEADER_OVERFLOW",
-      "UND_ERR_HEADERS_OVERFLOW",
-      "Z_DATA_ERROR",
-      "Z_BUF_ERROR"
-    ]
-  }
-]
-
 const index = (rules: ReadonlyArray<Rule>) =>
   new Map(rules.flatMap((rule) => rule.values.map((value) => [value, rule] as const)))
 const rulesOf = {
@@ -319,25 +97,6 @@ const rulesOf = {
   vagueCodes: index(vagueCodes),
   statuses: index(statuses),
   network: index(network)
-}
-
-const unknown: Rule = { values: [], reason: "unknown", category: "UNKNOWN", scope: "row", charge: "uncertain" }
-const redirect: Rule = {
-  values: [],
-  reason: "bad_request",
-  category: "PERMANENT",
-  scope: "run",
-  charge: "none",
-  hint: "The provider answered with a redirect, which is not followed: check the base URL"
-}
-const jobFault: Rule = { values: [], reason: "bad_request", category: "PERMANENT", scope: "run" }
-const wrongUrl: Rule = { values: [], reason: "bad_request", category: "PERMANENT", scope: "run", charge: "none" }
-const serverFault: Rule = {
-  values: [],
-  reason: "server_error",
-  category: "TRANSIENT",
-  scope: "row",
-  charge: "uncertain"
 }
 
 const byStatus = (status: number): Rule =>
@@ -352,24 +111,41 @@ interface Found {
   readonly metadata: Fields
 }
 
-const decide = (input: Input, status: number | undefined, found: Found): Rule => {
+/** The rule, and whether a code decided it. */
+const decide = (input: Input, status: number | undefined, found: Found): readonly [Rule, boolean] => {
   const among = (rules: ReadonlyMap<string | number, Rule>) =>
     found.codes.map((code) => rules.get(code)).find((rule) => rule !== undefined)
-  const rule = among(rulesOf.codes) ?? byMessage(status, found.message) ?? among(rulesOf.vagueCodes)
-  if (rule !== undefined) return rule
-  if (status === undefined || input.networkCode !== undefined) {
-    return rulesOf.network.get(input.networkCode ?? "") ?? unknown
-  }
-  if ((status === 400 || status === 422) && found.param !== undefined && jobParams.has(found.param)) return jobFault
+  const decisive = among(rulesOf.codes)
+  if (decisive !== undefined) return [decisive, true]
+  const isRefused = status === 400 || status === 422
+  if (isRefused && jobParams.has(found.param ?? "")) return [jobFault, true]
+  const rule = byMessage(status, found.message) ?? among(rulesOf.vagueCodes)
+  if (rule !== undefined) return [rule, false]
+  if (status === undefined || input.networkCode !== undefined) return [byNetwork(input.networkCode ?? ""), false]
+  // A page in the place of a refusal is a firewall's, which dislikes what the row says.
+  if (status === 403 && isPage(input)) return [blocked, false]
   // Behind a 200 a model may have run, whatever the code in the body would mean as a status.
-  return status === input.status ? byStatus(status) : { ...byStatus(status), charge: "uncertain" }
+  return [status === input.status ? byStatus(status) : { ...byStatus(status), charge: "uncertain" }, false]
 }
 
+const byNetwork = (code: string): Rule =>
+  rulesOf.network.get(code) ?? (/^(ERR_SSL_|ERR_TLS_|CERT_)/.test(code) ? badCertificate : unknown)
+
+const isPage = ({ body, headers }: Input): boolean =>
+  body === undefined && /html/i.test(headers?.get("content-type") ?? "")
+
 /** What is different on this server. */
-const deviating = (rule: Rule, { profile }: Input, status: number | undefined, found: Found): Rule => {
-  const fits = ({ message, metadata, statuses }: Deviation) =>
+const deviating = (
+  [rule, isDecided]: readonly [Rule, boolean],
+  { profile }: Input,
+  status: number | undefined,
+  found: Found
+): Rule => {
+  const fits = ({ message, metadata, reason, statuses }: Deviation) =>
     status !== undefined &&
     statuses.includes(status) &&
+    // A status alone says less than a code; who was billed is another question.
+    (!isDecided || reason === undefined || message !== undefined || metadata !== undefined) &&
     (message === undefined || message.test(found.message ?? "")) &&
     (metadata === undefined ||
       (metadata.value === undefined ? metadata.key in found.metadata : found.metadata[metadata.key] === metadata.value))
@@ -399,12 +175,19 @@ const inBody = (input: Input): Found => {
   const error: Fields = isFields(outer.error) ? outer.error : outer
   const metadata: Fields = isFields(error.metadata) ? error.metadata : {}
   const words = [input.code ?? error.code, input.type ?? error.type, metadata.error_type, error.status]
+  // FastAPI and Mistral: a list of what is wrong, each with its place.
+  const details = [error.detail, isFields(error.message) ? error.message.detail : undefined].flatMap((list) =>
+    Array.isArray(list) ? list.filter(isFields) : []
+  )
+  const [detail] = details
+  const place = detail !== undefined && Array.isArray(detail.loc) ? detail.loc[1] : undefined
   return {
     codes: words
       .filter((word) => typeof word === "string" || typeof word === "number")
       .map((word) => String(word).toLowerCase()),
-    message: text(input.message) ?? text(error.message) ?? text(outer.error) ?? text(error.detail),
-    param: text(error.param),
+    message: text(input.message) ?? text(error.message) ?? text(outer.error) ?? text(error.detail) ?? text(detail?.msg),
+    // `response_format.json_schema.name` belongs to response_format.
+    param: text(error.param ?? place)?.split(/[.[]/)[0],
     metadata
   }
 }

@@ -80,12 +80,28 @@ export class LLMError extends Schema.TaggedError<LLMError>()("LLMError", {
 }) {}
 
 /**
+ * Whether a call was refused for the rate: it waits, and neither the row nor the provider is to blame.
+ *
+ * @since 0.1.0
+ */
+export const isRateLimited = ({ category, reason }: LLMError): boolean =>
+  category === "TRANSIENT" && reason === "rate_limited"
+
+/**
  * Whether a call met too much traffic: fewer at once may do better.
  *
  * @since 0.1.0
  */
-export const isCrowded = ({ category, reason }: LLMError): boolean =>
-  category === "TRANSIENT" && (reason === "rate_limited" || reason === "overloaded")
+export const isCrowded = (error: LLMError): boolean =>
+  isRateLimited(error) || (error.category === "TRANSIENT" && error.reason === "overloaded")
+
+/**
+ * Whether the provider answered, if only to say that this row cannot be.
+ *
+ * @since 0.1.0
+ */
+export const isAnswered = ({ category, scope, status }: LLMError): boolean =>
+  category === "PERMANENT" && scope === "row" && status !== undefined
 
 /**
  * The provider is failing as a whole and the breaker is open; `cause` is the failure that opened it.

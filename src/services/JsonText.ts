@@ -43,6 +43,9 @@ const afterThinking = (text: string): Either.Either<string, string> => {
     if (end < 0) return Either.left("the answer ends inside its thinking")
     rest = rest.slice(end + `</${tag}>`.length).trimStart()
   }
+  // Some templates give the thinking without the word that opens it.
+  const end = rest.lastIndexOf("</think>")
+  if (end >= 0 && !rest.slice(0, end).includes("<think>")) rest = rest.slice(end + "</think>".length).trimStart()
   return rest === "" ? Either.left("the answer is empty") : Either.right(rest)
 }
 
@@ -51,17 +54,18 @@ const thinkingTag = (text: string) => ["think", "thinking"].find((tag) => text.s
 const salvage = (text: string): Either.Either<unknown, string> => {
   const whole = parse(text)
   if (Option.isSome(whole)) return Either.right(whole.value)
-  const blocks = fencedBlocks(text).map(({ closed, lines }) => ({ closed, value: parse(lines.join("\n")) }))
+  const blocks = fencedBlocks(text).map(({ lines, ...block }) => ({ ...block, value: parse(lines.join("\n")) }))
   const values = blocks.flatMap(({ value }) => Option.toArray(value))
   if (values.length > 1) return Either.left(several(values.length, "blocks"))
-  // A last block that was cut may be the one that is meant.
-  const cut = blocks.some(({ closed, value }) => !closed && Option.isNone(value))
+  // A last block that was cut, or a broken one that says it is JSON, may be the one that is meant.
+  const cut = blocks.some(({ closed, isJson, value }) => (!closed || isJson) && Option.isNone(value))
   return values.length === 1 && !cut ? Either.right(values[0]) : onlyObject(text)
 }
 
 interface Block {
   readonly lines: ReadonlyArray<string>
   readonly closed: boolean
+  readonly isJson: boolean
 }
 
 /** The fenced blocks that are JSON or say nothing of what they are. Fences stand on lines of their own, so none is inside a JSON string. */
@@ -72,12 +76,14 @@ const fencedBlocks = (text: string): ReadonlyArray<Block> => {
   for (let at = 0; at < lines.length; at++) {
     const line = trimmed[at] ?? ""
     const inside = /^```(?:json)?([^`]+)```$/i.exec(line)?.[1]
-    if (inside !== undefined) blocks.push({ lines: [inside], closed: true })
+    if (inside !== undefined) blocks.push({ lines: [inside], closed: true, isJson: /^```json/i.test(line) })
     if (inside !== undefined || !line.startsWith("```")) continue
     const language = line.slice(3).trim().toLowerCase()
     const end = trimmed.indexOf("```", at + 1)
     const last = end < 0 ? lines.length : end
-    if (language === "" || language === "json") blocks.push({ lines: lines.slice(at + 1, last), closed: end >= 0 })
+    if (language === "" || language === "json") {
+      blocks.push({ lines: lines.slice(at + 1, last), closed: end >= 0, isJson: language === "json" })
+    }
     at = last
   }
   return blocks
@@ -85,13 +91,15 @@ const fencedBlocks = (text: string): ReadonlyArray<Block> => {
 
 const onlyObject = (text: string): Either.Either<unknown, string> =>
   Either.flatMap(topLevelObjects(text), (found) => {
-    const values = found.flatMap(({ inArray, text }) =>
-      Option.match(parse(text), { onNone: () => [], onSome: (value) => [{ inArray, value }] })
-    )
-    const [first, ...more] = values
+    // A broken one is meant too, if it looks like an object and not like a placeholder.
+    const meant = found
+      .map(({ inArray, text }) => ({ inArray, text, value: parse(text) }))
+      .filter(({ text, value }) => Option.isSome(value) || /^\{\s*"/.test(text))
+    const [first, ...more] = meant
     if (first === undefined) return Either.left(found.length === 0 ? noObject : brokenObject)
-    if (more.length > 0) return Either.left(several(values.length, "objects"))
-    return first.inArray ? Either.left(array) : Either.right(first.value)
+    if (more.length > 0) return Either.left(several(meant.length, "objects"))
+    if (Option.isNone(first.value)) return Either.left(brokenObject)
+    return first.inArray ? Either.left(array) : Either.right(first.value.value)
   })
 
 const noObject = "the answer holds no JSON object"

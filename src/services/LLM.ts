@@ -105,6 +105,8 @@ export interface LLMShape {
   readonly outputMode?: ResponseFormat["mode"]
   /** Whether a limit of tokens a minute counts the output limit when a call begins, and not what it used in the end; default false. */
   readonly countsOutputLimit?: boolean
+  /** How many times the price of the table everything costs here; default 1. */
+  readonly priceFactor?: number
   /** Providers besides this one, for a job's fallback. */
   readonly others?: ReadonlyArray<LLMShape>
   /**
@@ -132,7 +134,10 @@ export const several = <E, R>(
   const shapeOf = (layer: Layer.Layer<LLM, E, R>) => Effect.map(Layer.build(layer), Context.get(LLM))
   return Layer.scoped(
     LLM,
-    Effect.zipWith(shapeOf(first), Effect.forEach(others, shapeOf), (shape, rest) => ({ ...shape, others: rest }))
+    Effect.zipWith(shapeOf(first), Effect.forEach(others, shapeOf), (shape, rest) => ({
+      ...shape,
+      others: [shape, ...rest].flatMap((one, i) => [...(i === 0 ? [] : [one]), ...(one.others ?? [])])
+    }))
   )
 }
 

@@ -7,10 +7,10 @@
 import { Cause, type Clock, Deferred, Effect, Exit, Fiber, FiberId, Option } from "effect"
 import { type Action, type Event, type State, start, type Ticket, transition, wakeAt } from "./Admission.ts"
 import type { Book, Fence, HoldRecord, Settled } from "./Book.ts"
-import { isCrowded, type LLMError, RunStopped, type StopReason, type StorageError } from "./Errors.ts"
+import { isAnswered, isCrowded, type LLMError, RunStopped, type StopReason, type StorageError } from "./Errors.ts"
 import type { JournalShape } from "./Journal.ts"
-import type { ChatAnswer } from "./LLM.ts"
-import * as Price from "./Price.ts"
+import { type ChatAnswer, answer as makeAnswer } from "./LLM.ts"
+import type * as Price from "./Price.ts"
 import * as Throttle from "./Throttle.ts"
 import { Usd } from "./Usd.ts"
 
@@ -24,6 +24,10 @@ export interface Call extends Omit<HoldRecord, keyof Fence | "n" | "price" | "at
   readonly price: Price.PriceRow
   readonly tokens: number
   readonly refunds: boolean
+  /** Whether it still goes where the run goes: only then what it meets says something of the run's speed. */
+  readonly steers: () => boolean
+  /** Whether it should not go any more, now that its turn has come. */
+  readonly isStale: () => boolean
   readonly bill: (answer: ChatAnswer) => Price.Bill
 }
 
@@ -40,7 +44,7 @@ export type Heard = (exit: Exit.Exit<ChatAnswer, LLMError>) => Effect.Effect<voi
 export interface Meter {
   readonly fence: Fence
   readonly state: () => State
-  /** The time in milliseconds since 1970, by the run's clock. */
+  /** The time in milliseconds, by a clock that is never set back. */
   readonly now: () => number
   readonly dispatch: (event: Event) => void
   readonly stop: (reason: StopReason) => void
@@ -52,13 +56,14 @@ export interface Meter {
   readonly row: <A, E, R>(seq: number, work: Effect.Effect<A, E, R>) => Effect.Effect<A, E, R>
   /**
    * Sends under a permit and a durable hold; `send` is not even called before, as a provider may begin its request when it is called. `heard` learns the end before
-   * the hold is closed and the permit goes on. Interrupted while in flight, the call is aborted and stays uncertain; see {@link drained}.
+   * the hold is closed and the permit goes on. Interrupted while in flight, the call is aborted and stays uncertain; see {@link drained}. `undefined`: it was stale and
+   * was not sent.
    */
   readonly call: (
     call: Call,
     send: () => Effect.Effect<ChatAnswer, LLMError>,
     heard: Heard
-  ) => Effect.Effect<Paid, LLMError | RunStopped | StorageError>
+  ) => Effect.Effect<Paid | undefined, LLMError | RunStopped | StorageError>
 }
 
 /** @since 0.1.0 */
@@ -76,7 +81,8 @@ export interface MeterOptions {
  * @since 0.1.0
  */
 export const make = ({ book, clock, fence, journal, throttle }: MeterOptions): Meter => {
-  let state = start(book, throttle ?? Throttle.defaults, clock.unsafeCurrentTimeMillis())
+  const now = () => Number(clock.unsafeCurrentTimeNanos()) / 1e6
+  let state = start(book, throttle ?? Throttle.defaults, now())
   let nextTicket = 0
   let nextCall = 0
   const stopped = Deferred.unsafeMake<StopReason>(FiberId.none)
@@ -85,7 +91,7 @@ export const make = ({ book, clock, fence, journal, throttle }: MeterOptions): M
   let bell = Deferred.unsafeMake<void>(FiberId.none)
 
   const dispatch = (event: Event): void => {
-    const [next, actions] = transition(state, event, clock.unsafeCurrentTimeMillis())
+    const [next, actions] = transition(state, event, now())
     state = next
     for (const action of actions) perform(action)
     if (next.stop !== null) Deferred.unsafeDone(stopped, Effect.succeed(next.stop))
@@ -99,7 +105,7 @@ export const make = ({ book, clock, fence, journal, throttle }: MeterOptions): M
       const rung = Deferred.await(bell)
       if (alarm === null) return rung
       const tick = Effect.sync(() => dispatch({ _tag: "Tick" }))
-      return Effect.raceFirst(rung, Effect.delay(tick, Math.max(1, Math.ceil(alarm - clock.unsafeCurrentTimeMillis()))))
+      return Effect.raceFirst(rung, Effect.delay(tick, Math.max(1, Math.ceil(alarm - now()))))
     })
   )
 
@@ -162,25 +168,30 @@ export const make = ({ book, clock, fence, journal, throttle }: MeterOptions): M
     })
   }
 
-  const close = (record: HoldRecord, end: End, at: number, signal: Throttle.Signal): Usd | null => {
+  const close = (
+    record: HoldRecord,
+    end: End,
+    at: number,
+    steered: { readonly signal?: Throttle.Signal }
+  ): Usd | null => {
     const { amount } = record
     switch (end._tag) {
       case "settled": {
         const { cost } = end
         journal.append({ _tag: "Settle", hold: record, close: { at, ...end } })
-        if (cost > amount) stop(breach(cost, amount))
-        if (end.excess !== undefined) stop({ kind: "breach", message: end.excess })
-        dispatch({ _tag: "Settled", amount, cost, signal })
+        if (state.cap !== null && cost > amount) stop(breach(cost, amount))
+        if (state.cap !== null && end.excess !== undefined) stop({ kind: "breach", message: end.excess })
+        dispatch({ _tag: "Settled", amount, cost, ...steered })
         return cost
       }
       case "uncertain":
         journal.append({ _tag: "Uncertain", hold: record, reason: end.reason, answer: end.answer, at })
-        if (end.unpriced) stop({ kind: "unpriced", message: end.reason })
-        dispatch({ _tag: "Uncertain", amount, signal })
+        if (state.cap !== null && end.unpriced) stop({ kind: "unpriced", message: end.reason })
+        dispatch({ _tag: "Uncertain", amount, ...steered })
         return null
       case "released":
         journal.append({ _tag: "Release", hold: record, reason: end.reason, sent: end.sent, at })
-        dispatch({ _tag: "Released", amount, sent: end.sent, signal })
+        dispatch({ _tag: "Released", amount, sent: end.sent, ...steered })
         return null
     }
   }
@@ -194,6 +205,10 @@ export const make = ({ book, clock, fence, journal, throttle }: MeterOptions): M
     const { amount, attempt, seq, tokens } = ask
     const grant = yield* restore(admit({ id: nextTicket++, seq, amount, attempt, tokens }))
     if (grant === 0) return yield* denied
+    if (ask.isStale()) {
+      dispatch({ _tag: "Released", amount, sent: false })
+      return undefined
+    }
     const record = yield* hold(ask, clock.unsafeCurrentTimeMillis())
     let sent = false
     const sending = Effect.suspend(() => {
@@ -201,9 +216,12 @@ export const make = ({ book, clock, fence, journal, throttle }: MeterOptions): M
       return send()
     })
     const exit = yield* Effect.exit(restore(sending))
-    yield* heard(exit)
+    // Before the health hears of it, which may send the run elsewhere; and whatever breaks there, the hold is closed.
+    const steers = ask.steers()
+    const hearing = yield* Effect.exit(heard(exit))
     const signal = { grant, retry: attempt > 0, end: speedOf(exit), unused: ask.refunds ? unusedOf(exit, tokens) : 0 }
-    const cost = close(record, endOf(exit, sent, ask), clock.unsafeCurrentTimeMillis(), signal)
+    const cost = close(record, endOf(exit, sent, ask), clock.unsafeCurrentTimeMillis(), steers ? { signal } : {})
+    yield* hearing
     const answer = yield* exit
     return { answer, cost }
   })
@@ -213,7 +231,7 @@ export const make = ({ book, clock, fence, journal, throttle }: MeterOptions): M
   return {
     fence,
     state: () => state,
-    now: () => clock.unsafeCurrentTimeMillis(),
+    now,
     dispatch,
     stop,
     stopped: Deferred.await(stopped),
@@ -257,7 +275,8 @@ type Restore = <A, E, R>(effect: Effect.Effect<A, E, R>) => Effect.Effect<A, E, 
 const speedOf = (exit: Exit.Exit<ChatAnswer, LLMError>): Throttle.Signal["end"] => {
   if (Exit.isSuccess(exit)) return "answered"
   const error = Option.getOrUndefined(Cause.failureOption(exit.cause))
-  return error !== undefined && isCrowded(error) ? "crowded" : "failed"
+  if (error === undefined) return "failed"
+  return isAnswered(error) ? "answered" : isCrowded(error) ? "crowded" : "failed"
 }
 
 /** The tokens that a call counted for and did not use; what is not known is taken for used. */
@@ -281,16 +300,25 @@ type End =
 
 const uncertain = (reason: string): End => ({ _tag: "uncertain", reason, answer: null, unpriced: false })
 
-const endOf = (exit: Exit.Exit<ChatAnswer, LLMError>, sent: boolean, { bill, price }: Call): End => {
+const endOf = (exit: Exit.Exit<ChatAnswer, LLMError>, sent: boolean, call: Call): End => {
+  try {
+    return endBy(exit, sent, call)
+  } catch {
+    // What cannot be billed counts at its hold.
+    return uncertain("defect")
+  }
+}
+
+const endBy = (exit: Exit.Exit<ChatAnswer, LLMError>, sent: boolean, { bill, model }: Call): End => {
   if (Exit.isSuccess(exit)) return answered(exit.value, bill(exit.value))
   if (!sent) return { _tag: "released", reason: "not sent", sent: false }
   const failure = Cause.failureOption(exit.cause)
   if (Option.isNone(failure)) return uncertain(Cause.isInterrupted(exit.cause) ? "interrupted" : "defect")
-  const { charge, reason, usage } = failure.value
+  const { charge, reason, requestId, usage } = failure.value
   if (charge === "none") return { _tag: "released", reason, sent: true }
-  if (charge !== "known" || usage === undefined || !Price.isSound(usage)) return uncertain(reason)
-  const requestId = failure.value.requestId ?? null
-  return { _tag: "settled", usage, cost: Price.cost(price, usage), reason, answer: null, finish: null, requestId }
+  if (charge !== "known" || usage === undefined) return uncertain(reason)
+  const end = answered(makeAnswer({ text: "", model, usage, requestId }), bill(makeAnswer({ text: "", model, usage })))
+  return end._tag === "settled" ? { ...end, reason, finish: null } : end
 }
 
 const answered = (answer: ChatAnswer, bill: Price.Bill): End => {

@@ -68,6 +68,7 @@ export const table: ReadonlyArray<PriceRow> = [
   row("gpt-4.1", "2025-04-14", [2, 0.5, null, 8], { tiers: { fast: 1.75, priority: 1.75 } }),
   row("gpt-4.1-mini", "2025-04-14", [0.4, 0.1, null, 1.6]),
   row("gpt-4o", "2024-10-02", [2.5, 1.25, null, 10]),
+  row("gpt-4o-2024-05-13", "2024-05-13", [5, 5, null, 15]),
   row("gpt-4o-mini", "2024-07-18", [0.15, 0.075, null, 0.6]),
   row("o3", "2026-01-01", [2, 0.5, null, 8]),
   row("simulated", "0000-01-01", [0.15, 0.075, null, 0.6])
@@ -129,6 +130,19 @@ export const problem = (row: PriceRow): string | undefined => {
 
 const isPrice = (price: number): boolean => price === 0 || (price >= 0.001 && price <= 10_000)
 
+/**
+ * A row where everything costs so many times as much.
+ *
+ * @since 0.1.0
+ */
+export const times = (row: PriceRow, factor: number): PriceRow => ({
+  ...row,
+  input: row.input * factor,
+  output: row.output * factor,
+  ...(row.cached === undefined ? {} : { cached: row.cached * factor }),
+  ...(row.cacheWrite === undefined ? {} : { cacheWrite: row.cacheWrite * factor })
+})
+
 /** Pico-dollars per token: every published price is a whole number of them. */
 const pico = (usdPerMillion: number): number => Math.round(usdPerMillion * 1_000_000)
 /** Rounded up; a factor such as 1.8 leaves its dust behind the tenth digit. */
@@ -139,7 +153,17 @@ const factors = (row: PriceRow, inputTokens: number) =>
 
 /** The names that providers give to the tier without a factor. */
 const standard = new Set(["", "default", "auto", "standard", "on_demand"])
-const tierFactor = (row: PriceRow, tier = ""): number | undefined => (standard.has(tier) ? 1 : row.tiers?.[tier])
+const tierFactor = (row: PriceRow, tier = ""): number | undefined => {
+  if (standard.has(tier)) return 1
+  return row.tiers !== undefined && Object.hasOwn(row.tiers, tier) ? row.tiers[tier] : undefined
+}
+
+/**
+ * Whether a row says what a tier costs.
+ *
+ * @since 0.1.0
+ */
+export const knowsTier = (row: PriceRow, tier: string | undefined): boolean => tierFactor(row, tier) !== undefined
 
 /**
  * The cost of a call by its reported tokens and tier, rounded up once to a whole nano-dollar. A tier without a factor counts as the standard one; {@link bill} does
@@ -194,18 +218,31 @@ export const bill = (
   answer: ChatAnswer,
   priceOf: (model: string) => PriceRow | undefined
 ): Bill => {
-  const { usage } = answer
-  if (usage === undefined || !isSound(usage)) return { _tag: "Uncertain", reason: "no usage", unpriced: false }
-  const known = (cost: Usd): Bill => ({ _tag: "Known", usage, cost, excess: excessOf(row, request, usage) })
-  if (answer.cost !== undefined) return known(answer.cost)
+  const usage = answer.usage !== undefined && isSound(answer.usage) ? answer.usage : undefined
+  const own = answer.cost !== undefined && isAmount(answer.cost) ? answer.cost : undefined
+  if (usage === undefined && own === undefined) return noUsage
+  const tokens = usage ?? noTokens
+  const known = (cost: Usd): Bill => ({ _tag: "Known", usage: tokens, cost, excess: excessOf(row, request, tokens) })
+  if (own !== undefined) return known(own)
   if (isFree(row)) return known(Usd.zero)
-  const answered = baseOf(answer.model) === baseOf(request.model) ? row : priceOf(answer.model)
+  // A snapshot may have a price of its own; else it has its model's.
+  const isSame = baseOf(answer.model) === baseOf(request.model)
+  const answered = answer.model === request.model ? row : (priceOf(answer.model) ?? (isSame ? row : undefined))
   if (answered === undefined) return unpriced(`the answer came from model ${answer.model}, which has no price`)
   const tier = answer.tier ?? request.tier
-  if (tierFactor(answered, tier) !== undefined) return known(cost(answered, usage, tier))
+  if (tierFactor(answered, tier) !== undefined) return known(cost(answered, tokens, tier))
   return unpriced(`the answer was served in tier "${tier}": add its factor to tiers in the price of ${answered.model}`)
 }
 
+const isAmount = (nano: number): boolean => Number.isSafeInteger(nano) && nano >= 0
+const noUsage: Bill = { _tag: "Uncertain", reason: "no usage", unpriced: false }
+const noTokens: TokenUsage = {
+  inputTokens: 0,
+  cachedTokens: 0,
+  cacheWriteTokens: 0,
+  outputTokens: 0,
+  reasoningTokens: 0
+}
 const unpriced = (reason: string): Bill => ({ _tag: "Uncertain", reason, unpriced: true })
 const isFree = ({ input, output }: PriceRow): boolean => input === 0 && output === 0
 /** A dated snapshot has its model's price. */
@@ -227,7 +264,9 @@ const isCount = (n: unknown): boolean => typeof n === "number" && Number.isSafeI
 export const isSound = (usage: TokenUsage): boolean =>
   [usage.cachedTokens, usage.cacheWriteTokens, usage.inputTokens, usage.outputTokens, usage.reasoningTokens].every(
     isCount
-  ) && usage.cachedTokens + usage.cacheWriteTokens <= usage.inputTokens
+  ) &&
+  usage.cachedTokens + usage.cacheWriteTokens <= usage.inputTokens &&
+  usage.reasoningTokens <= usage.outputTokens
 
 /**
  * An upper bound of a request's input tokens.

@@ -66,10 +66,11 @@ export const durationMs = (text: string, now: number): number | undefined => {
 export const retryAfterMs = (headers: Headers, now: number | undefined): number | undefined => {
   const ms = numberOf(headers.get("retry-after-ms"))
   if (ms !== undefined) return clamp(ms)
-  const text = headers.get("retry-after")
-  const seconds = numberOf(text)
-  if (seconds !== undefined) return clamp(seconds * 1000)
-  const at = Date.parse(text ?? "")
+  const text = headers.get("retry-after") ?? ""
+  const duration = durationMs(text, now ?? 0)
+  if (duration !== undefined) return duration
+  // "Sun, 29 Nov 2026 …": a text such as "soon 5" would be read as a year.
+  const at = /^\w{3},? /.test(text) ? Date.parse(text) : Number.NaN
   const from = Date.parse(headers.get("date") ?? "")
   const wait = at - (Number.isNaN(from) ? (now ?? Number.NaN) : from)
   return Number.isNaN(wait) ? undefined : clamp(wait)
@@ -100,7 +101,7 @@ export const rateLimits = (headers: Headers, requestsPer: "minute" | "day", now:
   const limitOf = (kind: string) => positive(numberOf(headers.get(`x-ratelimit-limit-${kind}`)))
   const waits = ["requests", "tokens", "project-tokens"].flatMap((kind) => exhausted(headers, kind, now) ?? [])
   const requests = requestsPer === "minute" ? limitOf("requests") : undefined
-  const tokens = limitOf("tokens")
+  const tokens = positive(Math.min(...["tokens", "project-tokens"].map((kind) => limitOf(kind) ?? Number.MAX_VALUE)))
   if (requests === undefined && tokens === undefined && waits.length === 0) return undefined
   return {
     requestsPerMinute: requests,
@@ -109,7 +110,7 @@ export const rateLimits = (headers: Headers, requestsPer: "minute" | "day", now:
   }
 }
 
-const positive = (n: number | undefined) => (n !== undefined && n > 0 ? n : undefined)
+const positive = (n: number | undefined) => (n !== undefined && n > 0 && n < Number.MAX_VALUE ? n : undefined)
 
 /** Nothing is left until the reset. Some servers send -1 or a limit of 0 for what they do not count. */
 const exhausted = (headers: Headers, kind: string, now: number): number | undefined => {

@@ -114,6 +114,8 @@ export interface OutcomeRecord {
   readonly kind: "done" | "partial" | "failed"
   readonly category: string
   readonly key: string
+  /** Another model than the job's own answered: the result counts for this run only. */
+  readonly fallback: boolean
   readonly value: string
 }
 

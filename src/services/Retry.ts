@@ -55,10 +55,11 @@ export const policy = (options: {
 }): RetryPolicy =>
   make(Schedule.intersect(backOff(options.base, options.longest), Schedule.recurs(options.attempts - 1)), options)
 
+const pauses = (base: Duration.DurationInput, longest: Duration.DurationInput) =>
+  Schedule.exponential(base, 2).pipe(Schedule.jittered, Schedule.union(Schedule.spaced(longest)))
+
 const backOff = (base: Duration.DurationInput, longest: Duration.DurationInput) =>
-  Schedule.exponential(base, 2).pipe(
-    Schedule.jittered,
-    Schedule.union(Schedule.spaced(longest)),
+  pauses(base, longest).pipe(
     Schedule.zipRight(Schedule.identity<LLMError>()),
     Schedule.modifyDelay((error, delay) => Duration.max(delay, Duration.millis(error.retryAfterMs ?? 0)))
   )
@@ -71,8 +72,9 @@ const backOff = (base: Duration.DurationInput, longest: Duration.DurationInput) 
 export const standard: RetryPolicy = policy({ attempts: 5, base: "500 millis", longest: "30 seconds" })
 
 /**
- * Between tries that do not count: for ever, half a second to half a minute apart. It ends when the provider answers, or as an outage.
+ * Between tries that do not count: for ever, half a second to half a minute apart; the provider's wish is a cool-down for all. It ends when the provider answers, or
+ * as an outage.
  *
  * @since 0.1.0
  */
-export const uncounted: Schedule.Schedule<unknown, LLMError> = backOff("500 millis", "30 seconds")
+export const uncounted: Schedule.Schedule<unknown, LLMError> = pauses("500 millis", "30 seconds")

@@ -43,8 +43,9 @@ export interface State {
   /** The grants before the last shrink: what those calls meet was the same burst. */
   readonly shrunkAt: number
   readonly coolUntil: number
-  /** One call goes first, to find out. */
+  /** One call goes first, to find out: one that is granted after the cool-down. */
   readonly probing: boolean
+  readonly cooledAt: number
   /** How many retries may go. */
   readonly retries: number
   readonly requests: Pace
@@ -92,6 +93,7 @@ export const start = (options: Options, now = 0): State => ({
   shrunkAt: 0,
   coolUntil: 0,
   probing: false,
+  cooledAt: 0,
   retries: RETRIES,
   requests: { perMinute: options.requestsPerMinute, nextAt: now },
   tokens: { perMinute: options.tokensPerMinute, nextAt: now }
@@ -180,10 +182,11 @@ const shrunk = (state: State, grant: number, most: number, now: number): State =
 }
 
 /** A retry that is answered gives its place back, a first try earns a tenth of one. */
-const earned = (state: State, { retry }: Signal): State =>
-  state.retries >= RETRIES && !state.probing
-    ? state
-    : { ...state, probing: false, retries: Math.min(RETRIES, state.retries + (retry ? 1 : 0.1)) }
+const earned = (state: State, { grant, retry }: Signal): State => {
+  const probing = state.probing && grant <= state.cooledAt
+  if (state.retries >= RETRIES && probing === state.probing) return state
+  return { ...state, probing, retries: Math.min(RETRIES, state.retries + (retry ? 1 : 0.1)) }
+}
 
 const grown = (state: State, most: number, full: boolean, now: number): State => {
   if (state.width === null || !full || now - state.changedAt < state.growAfter) return state
@@ -202,7 +205,21 @@ const grown = (state: State, most: number, full: boolean, now: number): State =>
  * @since 0.1.0
  */
 export const cool = (state: State, until: number, now: number): State =>
-  until <= state.coolUntil || until <= now ? state : { ...state, coolUntil: until, probing: true }
+  until <= state.coolUntil || until <= now
+    ? state
+    : { ...state, coolUntil: until, probing: true, cooledAt: state.grants }
+
+/**
+ * Another provider answers from now on: what was learned of the first one is void, and its calls in flight say nothing.
+ *
+ * @since 0.1.0
+ */
+export const rerouted = ({ grants, options, retries }: State, now: number): State => ({
+  ...start(options, now),
+  grants,
+  retries,
+  shrunkAt: grants
+})
 
 /**
  * What the provider says of its limits; the operator's own stand above it.

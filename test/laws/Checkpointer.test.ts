@@ -459,7 +459,7 @@ describe("The snapshot of a run", () => {
             const rows = `with recursive i(n) as (select ${from} union all select n + 1 from i where n < ${to - 1})`
             yield* sql.unsafe(`${rows} insert into manifest select 'run', n, 'id-' || n, '', n, '{}', 0 from i`)
             yield* sql.unsafe(
-              `${rows} insert into outcome select 'run', n, 0, n + 1, 'done', '', 'k' || n, '{}' from i`
+              `${rows} insert into outcome select 'run', n, 0, n + 1, 'done', '', 'k' || n, 0, '{}' from i`
             )
             yield* sql.unsafe(`update run set done = ${to}, partial = 0, failed = 0, commit_seq = ${to}`)
             for (let n = 0; n < 4; n++) yield* write(op)

@@ -280,7 +280,16 @@ for (const backend of backends) {
             {
               _tag: "Outcome",
               fence,
-              outcome: { runId: "dead", seq: 0, epoch: 0, kind: "done", category: "", key: "k", value: "{}" },
+              outcome: {
+                runId: "dead",
+                seq: 0,
+                epoch: 0,
+                kind: "done",
+                category: "",
+                key: "k",
+                fallback: false,
+                value: "{}"
+              },
               facts: { storeHit: false, memoHits: 0, replays: 0, freeRepairs: 0, unasked: false, fallback: false }
             },
             settle(holdOf("other", 0, 60), 50)

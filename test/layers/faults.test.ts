@@ -218,7 +218,7 @@ const answers: Readonly<Record<AnswerFault, string>> = {
   "400-vllm-flat": tooLong,
   "400-vllm": tooLong,
   "400-llama-context": tooLong,
-  "400-gemini-array": badRequest,
+  "400-gemini-array": badJob,
   "400-groq-json": unreadable,
   "400-deep": badRequest,
 
@@ -285,7 +285,9 @@ const generic: ReadonlyArray<readonly [Fault, string]> = [
   ...forStatuses("overloaded TRANSIENT row none", [529]),
   ...forStatuses(unreadable, [205, 206]),
 
-  ...forPages(noAccess, [401, 403]),
+  ...forPages(noAccess, [401]),
+  // A firewall that dislikes what the row says.
+  ...forPages(badRequest, [403]),
   ...forPages(noModel, [404]),
   ...forPages(tooLong, [413]),
   ...forPages(rateLimited, [429]),

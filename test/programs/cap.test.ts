@@ -234,8 +234,8 @@ describe("The cap", () => {
 
   it.effect("I10: a bill above its hold is recorded in full and stops the run as a breach; a resume goes on", () =>
     Effect.gen(function* () {
-      // Output far beyond the limit that was sent: a provider that does not honour it.
-      const llm = scripted(({ n }) => good(n === 3 ? tokens(10, 1_000_000) : tokens(10, 5)))
+      // More input than the request has bytes: a provider that counts otherwise.
+      const llm = scripted(({ n }) => good(n === 3 ? tokens(4_000_000, 5) : tokens(10, 5)))
       const job = jobOf({ rows: varied(20) })
       const result = yield* run(llm, job, { maxCostUsd: 0.1, maxConcurrency: 1 })
       assertIncludes(result, { status: "suspended", done: 3, failed: 0, held: 0 })
@@ -249,6 +249,18 @@ describe("The cap", () => {
       assert.strictEqual(llm.counts.calls, 3)
       assertIncludes(yield* run(llm, job, { maxCostUsd: 2 }), { status: "done", done: 20, failed: 0 })
     }).pipe(Effect.provide(Memory.layer))
+  )
+
+  it.effect(
+    "I10: an output above its limit stops the run though it cost less than its hold: no hold can be trusted",
+    () =>
+      Effect.gen(function* () {
+        const llm = scripted(({ n }) => good(n === 3 ? tokens(1, 101) : tokens(10, 5)))
+        const result = yield* run(llm, jobOf({ rows: varied(20) }), { maxCostUsd: 1, maxConcurrency: 1 })
+        assertIncludes(result, { status: "suspended", done: 3, failed: 0, held: 0, spent: llm.counts.bill })
+        assert.strictEqual(result.reason?.kind, "breach")
+        assert.include(result.reason?.message ?? "", "101 output tokens")
+      }).pipe(Effect.provide(Memory.layer))
   )
 
   for (const [what, usage] of [

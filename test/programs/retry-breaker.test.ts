@@ -72,11 +72,12 @@ describe("Retry in a run", () => {
         Effect.gen(function* () {
           const llm = scripted(({ row }) => (row === "row 3" ? fail({ category, reason: "unknown" }) : good()))
           const job = jobOf({ rows: rowsOf(8) })
-          const result = yield* elapse(runWith(llm, job))
+          // Less than a turn's deadline: TestClock may be ahead of a fiber that is about to sleep.
+          const result = yield* elapse(runWith(llm, job), "10 minutes")
           assertIncludes(result, { status: "done", done: 7, failed: 1, calls: 12, retries: 4, held: 0 })
           assert.strictEqual(llm.counts.byRow.get("row 3"), 5)
           assert.strictEqual(llm.counts.calls, 12)
-          yield* elapse(runWith(llm, job))
+          yield* elapse(runWith(llm, job), "10 minutes")
           assert.strictEqual(llm.counts.byRow.get("row 3"), 10)
           assert.strictEqual(llm.counts.calls, 17)
         }).pipe(Effect.provide(Memory.layer))

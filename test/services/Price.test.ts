@@ -43,6 +43,7 @@ describe("Price.bill", () => {
     const bad: ReadonlyArray<LLM.TokenUsage | undefined> = [
       undefined,
       tokens(-1, 5),
+      tokens(10, -5),
       tokens(1.5, 5),
       tokens(Number.NaN, 5),
       tokens(1e308, 5),
@@ -138,7 +139,12 @@ describe("PriceGenai", () => {
   })
 
   it("agrees with the built-in table, wherever both know a model, on the day the table was read", () => {
-    const shown = ({ cacheWrite, cached, input, output }: Price.PriceRow) => [input, cached, cacheWrite, output]
+    const shown = ({ cacheWrite, cached, input, output }: Price.PriceRow) => [
+      input,
+      cached ?? input,
+      cacheWrite ?? input,
+      output
+    ]
     const models = new Set(Price.table.map(({ model }) => model))
     let both = 0
     for (const model of models) {

@@ -4,6 +4,8 @@ import { once } from "node:events"
 import { fileURLToPath } from "node:url"
 
 const main = fileURLToPath(new URL("../../dist/programs/main.js", import.meta.url))
+/** The command has the SDK of the tests, see vitest.config.ts. */
+const openai7 = process.env.LONGHAUL_OPENAI === "7" ? ["--import", new URL("./openai7.mjs", import.meta.url).href] : []
 
 export interface Ended {
   readonly code: number | null
@@ -26,7 +28,7 @@ export interface Options {
 /** Starts `longhaul …args`, without a terminal and without a key or settings of the caller's environment. */
 export const command = (args: ReadonlyArray<string>, { cwd, env = {} }: Options): Running => {
   const clean = Object.entries(process.env).filter(([name]) => !/^(OPENAI|LONGHAUL|NODE_OPTIONS|VITEST)/.test(name))
-  const child = spawn(process.execPath, [main, ...args], {
+  const child = spawn(process.execPath, [...openai7, main, ...args], {
     cwd,
     env: { ...Object.fromEntries(clean), ...env },
     stdio: ["ignore", "pipe", "pipe"]

@@ -456,7 +456,7 @@ export const bugs: ReadonlyArray<Bug> = [
     find: "    if (size > limit)",
     replace: "    if (size < 0)",
     test: "test/layers/faults.test.ts",
-    title: "body-100MB:"
+    title: "a body that is too large is not read to its end"
   },
   {
     id: "P17",
@@ -557,6 +557,15 @@ export const bugs: ReadonlyArray<Bug> = [
     replace: "price > 0",
     test: "test/services/Price.test.ts",
     title: "a price for one token"
+  },
+  {
+    id: "M10",
+    bug: "an output above its limit stops nothing",
+    file: "src/services/Meter.ts",
+    find: '        if (end.excess !== undefined) stop({ kind: "breach", message: end.excess })\n',
+    replace: "",
+    test: "test/programs/cap.test.ts",
+    title: "I10: an output above its limit"
   },
   {
     id: "T1",
