@@ -290,7 +290,10 @@ const make = (llm: LLMShape, options: BreakerOptions): Health => {
 }
 
 /** Times that a clock set anew does not change, in milliseconds. */
-const monotonic: Effect.Effect<number> = Effect.map(Clock.currentTimeNanos, (nanos) => Number(nanos) / 1e6)
+const monotonic: Effect.Effect<number> = Effect.map(
+  Effect.clock,
+  (clock) => Number(clock.unsafeCurrentTimeNanos()) / 1e6
+)
 
 /** The last day that a date can say. */
 const LAST_DATE = 8.64e15
