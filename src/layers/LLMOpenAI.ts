@@ -80,6 +80,7 @@ const make = Effect.fnUntraced(function* (options: Options) {
     outputMode: server.profile.outputMode,
     countsOutputLimit: server.profile.countsOutputLimit,
     priceFactor: server.profile.priceFactor,
+    standardTier: server.profile.standardTier,
     generate: Effect.fnUntraced(function* (request) {
       const reply = yield* Effect.promise((signal) => exchange(server, request, signal))
       const now = yield* Clock.currentTimeMillis

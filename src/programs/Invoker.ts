@@ -129,7 +129,7 @@ export const make = (options: InvokerOptions): InvokerShape => {
       attempt: tries.attempt,
       request: yield* placedHash(route, request),
       model: request.model,
-      amount: Price.hold(price, request),
+      amount: Price.hold(price, request, request.tier ?? route.llm.standardTier),
       price,
       tokens: tokensOf(route, request),
       refunds: route.llm.countsOutputLimit !== true,
@@ -172,7 +172,7 @@ export const make = (options: InvokerOptions): InvokerShape => {
       // Others were answered meanwhile: then it is the row, or a row that no minute has room for.
       const isOwn = health.answered() > tries.answered
       tries.answered = health.answered()
-      if (isOwn && ++tries.limited >= MOST_FAILED) return false
+      if ((isOwn || error.charge !== "none") && ++tries.limited >= MOST_FAILED) return false
       return yield* patiently(tries, error)
     }
     // While the provider is down the wait is admission's, or this row's own where the run goes elsewhere; what was tried does not count.
@@ -195,12 +195,14 @@ export const make = (options: InvokerOptions): InvokerShape => {
   const insist = Effect.fnUntraced(function* (request: ChatRequest, turn: Turn, before: number) {
     const tries = Tries.make(options.retry, before)
     const spent = new Set<Routes.Route>()
+    let last: LLMError | undefined
     while (true) {
       options.switch.refresh()
       const route = routes.next(spent)
       if (route === undefined) {
-        // The routes that are left are away for some minutes, or the run stops.
+        // The routes that are left are away: for good, so that this is the row's end, or for some minutes, or the run stops.
         const back = routes.backAt(spent) ?? Number.POSITIVE_INFINITY
+        if (back === Number.POSITIVE_INFINITY && last !== undefined) return yield* last
         yield* Effect.raceFirst(Effect.sleep(Math.min(MOST_WAIT, Math.max(1, back - meter.now()))), stopped)
         continue
       }
@@ -216,8 +218,8 @@ export const make = (options: InvokerOptions): InvokerShape => {
         if (meter.state().stop !== null) return yield* new RunStopped({ reason: Routes.stopOf(error) })
       } else if (!(yield* again(error, route, tries))) {
         spent.add(route)
+        last = error
         tries.reset()
-        if (routes.next(spent) === undefined && routes.backAt(spent) === undefined) return yield* error
       }
     }
   })

@@ -47,6 +47,8 @@ export interface Routes {
   readonly backAt: (spent: ReadonlySet<Route>) => number | undefined
 }
 
+/** A longer cool-down is not waited for where another route is there, in milliseconds. */
+const LONG_WAIT = 30_000
 /** How long a route is left alone whose breaker opened, while another one answers. */
 const AWAY = 300_000
 
@@ -193,7 +195,12 @@ export const watch = (routes: Routes, meter: Meter, told: Told): Effect.Effect<S
         told.provider(provider, open)
       },
       cooling: (until) => {
-        if (route === active) meter.dispatch({ _tag: "Cool", until })
+        if (route !== active) return
+        const ms = until - meter.now()
+        if (ms > LONG_WAIT && routes.next(new Set([route])) !== undefined) {
+          const message = `${route.llm.provider} asks to wait for ${Math.ceil(ms / 1000)} s`
+          leaveUntil(route, until, { kind: "outage", message })
+        } else meter.dispatch({ _tag: "Cool", until })
       },
       learned: (limits) => {
         if (route === active) meter.dispatch({ _tag: "Learned", limits })

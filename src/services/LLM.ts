@@ -105,6 +105,8 @@ export interface LLMShape {
   readonly outputMode?: ResponseFormat["mode"]
   /** Whether a limit of tokens a minute counts the output limit when a call begins, and not what it used in the end; default false. */
   readonly countsOutputLimit?: boolean
+  /** The tier that is asked for where a request names none; without it a project's own default may be served, and every hold covers the dearest tier. */
+  readonly standardTier?: string | undefined
   /** How many times the price of the table everything costs here; default 1. */
   readonly priceFactor?: number
   /** Providers besides this one, for a job's fallback. */

@@ -184,16 +184,18 @@ export const cost = (row: PriceRow, usage: TokenUsage, tier?: string): Usd => {
 
 /**
  * The most that a request can cost: every byte a token (a byte-level tokenizer emits at most one token a byte), at the dearest input price, and the whole
- * output limit. The slack of 64 tokens and 16 a message covers the chat frame. A cheaper tier does not lower it: it may be refused, and the standard one served.
+ * output limit. The slack of 64 tokens and 16 a message covers the chat frame. A cheaper tier does not lower it: it may be refused, and the standard one served. Without
+ * a tier it covers the dearest one, which may be the project's default.
  *
  * @since 0.1.0
  */
-export const hold = (row: PriceRow, request: ChatRequest): Usd => {
+export const hold = (row: PriceRow, request: ChatRequest, tier = request.tier): Usd => {
   const tokens = inputBound(request)
   const factor = factors(row, tokens)
   const dearest = Math.max(pico(row.input), pico(row.cached ?? row.input), pico(row.cacheWrite ?? row.input))
   const whole = tokens * dearest * factor.input + request.maxOutputTokens * pico(row.output) * factor.output
-  return picoToUsd(whole * Math.max(1, tierFactor(row, request.tier) ?? 1))
+  const asked = tier === undefined || tier === "auto" ? Object.values(row.tiers ?? {}) : [tierFactor(row, tier) ?? 1]
+  return picoToUsd(whole * Math.max(1, ...asked))
 }
 
 /**

@@ -1,7 +1,7 @@
 /**
  * When a failed call is tried again. A `Schedule` over the error, so that a user's own policy is one line, and a deadline over all tries of a turn.
  *
- * What is not here, because it is the provider's and not the row's: the cool-down that a provider asks for, an outage, and the share of retries among all calls
+ * What is not here, because it is the provider's and not the row's: the wait that a provider asks for (a cool-down for all), an outage, and the share of retries among all calls
  * (see Throttle). Tries that a rate limit or an outage refused do not count.
  *
  * @example
@@ -42,7 +42,7 @@ export const make = (
 })
 
 /**
- * Exponential from `base` with jitter (0.8 to 1.2), never above `longest`, at least the provider's own wish, at most `attempts` calls in all, within `deadline`
+ * Exponential from `base` with jitter (0.8 to 1.2), never above `longest`, at most `attempts` calls in all, within `deadline`
  * (default 15 minutes).
  *
  * @since 0.1.0
@@ -55,14 +55,8 @@ export const policy = (options: {
 }): RetryPolicy =>
   make(Schedule.intersect(backOff(options.base, options.longest), Schedule.recurs(options.attempts - 1)), options)
 
-const pauses = (base: Duration.DurationInput, longest: Duration.DurationInput) =>
+const backOff = (base: Duration.DurationInput, longest: Duration.DurationInput): Schedule.Schedule<unknown> =>
   Schedule.exponential(base, 2).pipe(Schedule.jittered, Schedule.union(Schedule.spaced(longest)))
-
-const backOff = (base: Duration.DurationInput, longest: Duration.DurationInput) =>
-  pauses(base, longest).pipe(
-    Schedule.zipRight(Schedule.identity<LLMError>()),
-    Schedule.modifyDelay((error, delay) => Duration.max(delay, Duration.millis(error.retryAfterMs ?? 0)))
-  )
 
 /**
  * Five calls in all, half a second to half a minute apart.
@@ -77,4 +71,4 @@ export const standard: RetryPolicy = policy({ attempts: 5, base: "500 millis", l
  *
  * @since 0.1.0
  */
-export const uncounted: Schedule.Schedule<unknown, LLMError> = pauses("500 millis", "30 seconds")
+export const uncounted: Schedule.Schedule<unknown, LLMError> = backOff("500 millis", "30 seconds")
