@@ -165,7 +165,7 @@ describe("LLMSimulated", () => {
       // The last two are of those that are answered at all: 0.7 of them, and 0.7 x 0.9.
       const expected = {
         "rate_limited TRANSIENT none 429 700": 100,
-        "overloaded TRANSIENT uncertain 500 undefined": 100,
+        "server_error TRANSIENT uncertain 500 undefined": 100,
         "timeout TRANSIENT uncertain undefined undefined": 100,
         refusal: 70,
         "bad json": 63,

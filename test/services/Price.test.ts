@@ -93,10 +93,15 @@ describe("Price.bill", () => {
     assert.isTrue(kept._tag === "Known" && kept.excess === undefined)
   })
 
-  it("the hold is at least what the tier asked for costs, and a cheaper tier does not lower it", () => {
-    const plain = Price.hold(row, request)
-    assert.strictEqual(Price.hold(row, LLM.request({ ...request, tier: "flex" })), plain)
-    assert.strictEqual(Price.hold(row, LLM.request({ ...request, tier: "fast" })), Math.ceil(plain * 1.8))
+  it("the hold covers the tier asked for, without one the dearest, and a cheaper one does not lower it", () => {
+    const inTier = (tier: string) => Price.hold(row, LLM.request({ ...request, tier }))
+    const plain = Price.hold({ model: "m", from: "", input: 0.15, cached: 0.075, output: 0.6 }, request)
+    assert.strictEqual(inTier("default"), plain)
+    assert.strictEqual(inTier("flex"), plain)
+    assert.strictEqual(inTier("fast"), Math.ceil(plain * 1.8))
+    // A project may have any of them by default.
+    assert.strictEqual(Price.hold(row, request), Math.ceil(plain * 1.8))
+    assert.strictEqual(Price.hold(row, request, "default"), plain)
   })
 
   it("above the long-context limit the whole request costs the multiple", () => {
