@@ -403,7 +403,10 @@ describe("Query plans on SQLite", () => {
     [
       "with statistics of a big run (after ANALYZE)",
       [
-        ...["manifest select 'run', n, 'id', '', n, '{}', 0", "outcome select 'run', n, 0, n, 'done', '', 'k', 0, '{}'"],
+        ...[
+          "manifest select 'run', n, 'id', '', n, '{}', 0",
+          "outcome select 'run', n, 0, n, 'done', '', 'k', 0, '{}'"
+        ],
         "call select 'run', 1, n, n, 0, 0, 0, '', '', 0, '', 0, 'settled', 0, 0, 0, 0, 0, 0, '', null, null, null, 0",
         "checkpoint select 'run', n, 'RUNNING', '{}', '{}', 0, 0",
         "store select 'k' || n, '{}'",

@@ -76,9 +76,10 @@ describe("longhaul", () => {
       const record = readFileSync(join(cwd, "pace.db"), "latin1")
       assert.include(record, '"rpm":6000,"tpm":900000,"profile":"ollama","timeout":30,"fixed":true')
       const refused = await longhaul(["run", job, ...simulated, "--source", "pace.csv", "--timeout", "0"])
-    assert.strictEqual(refused.code, 2)
-    assert.include(refused.stderr, "--timeout must be a whole number of seconds")
-  })
+      assert.strictEqual(refused.code, 2)
+      assert.include(refused.stderr, "--timeout must be a whole number of seconds")
+    }
+  )
 
   it("a row that fails is a row, not the end: exit 3, and failures lists it", limit, async () => {
     write("some.csv", ["id,name", "a,fine", "b,unreadable", "c,fine"])

@@ -123,8 +123,8 @@ export const bugs: ReadonlyArray<Bug> = [
     id: "I13",
     bug: "bad rows open the breaker",
     file: "src/services/CircuitBreaker.ts",
-    find: 'error.category !== "PERMANENT" && error.reason',
-    replace: "error.reason",
+    find: 'error.category !== "PERMANENT" && !isRateLimited(error)',
+    replace: "!isRateLimited(error)",
     test: "test/programs/retry-breaker.test.ts",
     title: "I13: a thousand"
   },
@@ -269,7 +269,7 @@ export const bugs: ReadonlyArray<Bug> = [
     id: "I10",
     bug: "a bill above its hold stops nothing",
     file: "src/services/Meter.ts",
-    find: "        if (cost > amount) stop(breach(cost, amount))\n",
+    find: "        if (state.cap !== null && cost > amount) stop(breach(cost, amount))\n",
     replace: "",
     test: "test/programs/cap.test.ts",
     title: "above its hold"
@@ -316,7 +316,7 @@ export const bugs: ReadonlyArray<Bug> = [
   {
     id: "P1",
     bug: "an account without money is a rate limit",
-    file: "src/services/Classify.ts",
+    file: "src/services/ErrorTables.ts",
     find: '      "insufficient_quota",\n',
     replace: "",
     test: "test/services/Classify.test.ts",
@@ -325,7 +325,7 @@ export const bugs: ReadonlyArray<Bug> = [
   {
     id: "P2",
     bug: "a wrong key concerns one row",
-    file: "src/services/Classify.ts",
+    file: "src/services/ErrorTables.ts",
     find: '{ values: [401, 403], reason: "auth", category: "PERMANENT", scope: "run", charge: "none" }',
     replace: '{ values: [401, 403], reason: "auth", category: "PERMANENT", scope: "row", charge: "none" }',
     test: "test/services/Classify.test.ts",
@@ -334,7 +334,7 @@ export const bugs: ReadonlyArray<Bug> = [
   {
     id: "P3",
     bug: "a row that is too long stops the run",
-    file: "src/services/Classify.ts",
+    file: "src/services/ErrorTables.ts",
     find: '    values: [\n      "context_length_exceeded",',
     replace: '    values: [\n      "context_length",',
     test: "test/services/Classify.test.ts",
@@ -343,7 +343,7 @@ export const bugs: ReadonlyArray<Bug> = [
   {
     id: "P4",
     bug: "a filtered prompt on Azure is free",
-    file: "src/services/Classify.ts",
+    file: "src/services/ErrorTables.ts",
     find: 'scope: "row", charge: "uncertain", values: ["content_filter"]',
     replace: 'scope: "row", charge: "none", values: ["content_filter"]',
     test: "test/services/Classify.test.ts",
@@ -353,7 +353,7 @@ export const bugs: ReadonlyArray<Bug> = [
     id: "P5",
     bug: "a parameter that no row can have fails row by row",
     file: "src/services/Classify.ts",
-    find: "found.param !== undefined && jobParams.has(found.param)",
+    find: 'isRefused && jobParams.has(found.param ?? "")',
     replace: "false",
     test: "test/layers/faults.test.ts",
     title: "400-openai-max-tokens"
@@ -361,7 +361,7 @@ export const bugs: ReadonlyArray<Bug> = [
   {
     id: "P6",
     bug: "slow_down is a server error",
-    file: "src/services/Classify.ts",
+    file: "src/services/ErrorTables.ts",
     find: '      "slow_down",\n',
     replace: "",
     test: "test/layers/faults.test.ts",
@@ -370,7 +370,7 @@ export const bugs: ReadonlyArray<Bug> = [
   {
     id: "P7",
     bug: "a server error is free",
-    file: "src/services/Classify.ts",
+    file: "src/services/ErrorTables.ts",
     find: '    values: [409, 423, 424, 425, 499, 500, 502],\n    reason: "server_error",\n    category: "TRANSIENT",\n    scope: "row",\n    charge: "uncertain"',
     replace:
       '    values: [409, 423, 424, 425, 499, 500, 502],\n    reason: "server_error",\n    category: "TRANSIENT",\n    scope: "row",\n    charge: "none"',
@@ -380,7 +380,7 @@ export const bugs: ReadonlyArray<Bug> = [
   {
     id: "P8",
     bug: "a timeout is free",
-    file: "src/services/Classify.ts",
+    file: "src/services/ErrorTables.ts",
     find: '{ values: [408, 504], reason: "timeout", category: "TRANSIENT", scope: "row", charge: "uncertain" }',
     replace: '{ values: [408, 504], reason: "timeout", category: "TRANSIENT", scope: "row", charge: "none" }',
     test: "test/services/Classify.test.ts",
@@ -389,7 +389,7 @@ export const bugs: ReadonlyArray<Bug> = [
   {
     id: "P9",
     bug: "a reset is free",
-    file: "src/services/Classify.ts",
+    file: "src/services/ErrorTables.ts",
     find: '    charge: "uncertain",\n    values: [\n      "ECONNRESET",',
     replace: '    charge: "none",\n    values: [\n      "ECONNRESET",',
     test: "test/services/Classify.test.ts",
@@ -398,9 +398,9 @@ export const bugs: ReadonlyArray<Bug> = [
   {
     id: "P10",
     bug: "a bad certificate is tried again and again",
-    file: "src/services/Classify.ts",
-    find: '    reason: "connection",\n    category: "PERMANENT",',
-    replace: '    reason: "connection",\n    category: "TRANSIENT",',
+    file: "src/services/ErrorTables.ts",
+    find: '      "CERT_HAS_EXPIRED",\n',
+    replace: "",
     test: "test/services/Classify.test.ts",
     title: "Classify"
   },
@@ -480,9 +480,8 @@ export const bugs: ReadonlyArray<Bug> = [
     id: "M1",
     bug: "usage that is missing is zero",
     file: "src/services/Price.ts",
-    find: "  if (usage === undefined || !isSound(usage)) return",
-    replace:
-      '  if (usage === undefined) return { _tag: "Known", usage: { inputTokens: 0, cachedTokens: 0, cacheWriteTokens: 0, outputTokens: 0, reasoningTokens: 0 }, cost: Usd.zero, excess: undefined }\n  if (!isSound(usage)) return',
+    find: "  if (usage === undefined && own === undefined) return noUsage\n",
+    replace: "",
     test: "test/services/Price.test.ts",
     title: "usage that is missing"
   },
@@ -499,7 +498,7 @@ export const bugs: ReadonlyArray<Bug> = [
     id: "M3",
     bug: "another model costs what was asked for",
     file: "src/services/Price.ts",
-    find: "baseOf(answer.model) === baseOf(request.model) ? row : priceOf(answer.model)",
+    find: "answer.model === request.model ? row : (priceOf(answer.model) ?? (isSame ? row : undefined))",
     replace: "row",
     test: "test/services/Price.test.ts",
     title: "another model"
@@ -508,8 +507,8 @@ export const bugs: ReadonlyArray<Bug> = [
     id: "M4",
     bug: "another tier costs the same",
     file: "src/services/Price.ts",
-    find: "return known(cost(answered, usage, tier))",
-    replace: "return known(cost(answered, usage))",
+    find: "return known(cost(answered, tokens, tier))",
+    replace: "return known(cost(answered, tokens))",
     test: "test/services/Price.test.ts",
     title: "another tier"
   },
@@ -517,7 +516,7 @@ export const bugs: ReadonlyArray<Bug> = [
     id: "M5",
     bug: "the provider's own bill is not believed",
     file: "src/services/Price.ts",
-    find: "  if (answer.cost !== undefined) return known(answer.cost)\n",
+    find: "  if (own !== undefined) return known(own)\n",
     replace: "",
     test: "test/services/Price.test.ts",
     title: "the provider's own figure"
@@ -535,7 +534,7 @@ export const bugs: ReadonlyArray<Bug> = [
     id: "M7",
     bug: "a run goes on after an answer without a price",
     file: "src/services/Meter.ts",
-    find: '        if (end.unpriced) stop({ kind: "unpriced", message: end.reason })\n',
+    find: '        if (state.cap !== null && end.unpriced) stop({ kind: "unpriced", message: end.reason })\n',
     replace: "",
     test: "test/cases/cost.test.ts",
     title: "B06"
@@ -544,10 +543,10 @@ export const bugs: ReadonlyArray<Bug> = [
     id: "M8",
     bug: "a dear tier does not raise the hold",
     file: "src/services/Price.ts",
-    find: "whole * Math.max(1, tierFactor(row, request.tier) ?? 1)",
+    find: "whole * Math.max(1, ...asked)",
     replace: "whole",
     test: "test/services/Price.test.ts",
-    title: "the hold is at least"
+    title: "the hold covers the tier asked for"
   },
   {
     id: "M9",
@@ -562,7 +561,7 @@ export const bugs: ReadonlyArray<Bug> = [
     id: "M10",
     bug: "an output above its limit stops nothing",
     file: "src/services/Meter.ts",
-    find: '        if (end.excess !== undefined) stop({ kind: "breach", message: end.excess })\n',
+    find: '        if (state.cap !== null && end.excess !== undefined) stop({ kind: "breach", message: end.excess })\n',
     replace: "",
     test: "test/programs/cap.test.ts",
     title: "I10: an output above its limit"
@@ -573,15 +572,15 @@ export const bugs: ReadonlyArray<Bug> = [
     file: "src/services/Throttle.ts",
     find: " || grant <= state.shrunkAt",
     replace: "",
-    test: "test/programs/throttle.test.ts",
-    title: "T14 a provider that takes 240 calls a minute in bursts of 10"
+    test: "test/services/Throttle.test.ts",
+    title: "shrinks by a quarter"
   },
   {
     id: "T2",
     bug: "a wish to wait is heard by nobody",
     file: "src/programs/Routes.ts",
-    find: 'cooling: (until) => meter.dispatch({ _tag: "Cool", until })',
-    replace: "cooling: () => {}",
+    find: '} else meter.dispatch({ _tag: "Cool", until })',
+    replace: "}",
     test: "test/programs/throttle.test.ts",
     title: "T14 429 storm"
   },
@@ -625,8 +624,8 @@ export const bugs: ReadonlyArray<Bug> = [
     id: "T7",
     bug: "a refused call uses up a try",
     file: "src/programs/Invoker.ts",
-    find: 'error.reason === "rate_limited"',
-    replace: 'error.reason === "auth"',
+    find: "if (isRateLimited(error)) {",
+    replace: 'if (isRateLimited(error) && error.scope !== "row") {',
     test: "test/programs/throttle.test.ts",
     title: "T14 429 storm"
   },
@@ -670,8 +669,8 @@ export const bugs: ReadonlyArray<Bug> = [
     id: "F1",
     bug: "what a fallback answered is stored as the model's own",
     file: "src/programs/RowLoop.ts",
-    find: 'const key = facts.fallback ? "" : ownKey',
-    replace: "const key = ownKey",
+    find: 'record.kind === "done" && !facts.fallback && !facts.storeHit',
+    replace: 'record.kind === "done" && !facts.storeHit',
     test: "test/programs/fallback.test.ts",
     title: "what another model answered is not stored"
   },
@@ -679,8 +678,8 @@ export const bugs: ReadonlyArray<Bug> = [
     id: "F2",
     bug: "a fallback costs what the first model costs",
     file: "src/programs/Invoker.ts",
-    find: "const price = yield* priceOf(request.model)",
-    replace: 'const price = yield* priceOf("scripted")',
+    find: "const price = yield* priceOf(request.model, priceFactor)",
+    replace: 'const price = yield* priceOf("scripted", priceFactor)',
     test: "test/programs/fallback.test.ts",
     title: "a row that used up its tries goes"
   }
