@@ -29,12 +29,27 @@ export const load = (path: string): Effect.Effect<JobModule, InputError> =>
     if (!existsSync(file)) return yield* bad(file, "not_found", `there is no job module ${file}`)
     const loaded: unknown = yield* Effect.tryPromise({
       try: () => imported(file),
-      catch: (error) => unloadable(file, error instanceof Error ? error.message : String(error))
+      catch: (error) => (isInputError(error) ? said(file, error) : unloadable(file, textOf(error)))
     })
     if (!Predicate.isRecord(loaded) || !isJob(loaded.default)) {
       return yield* bad(file, "bad_job", `${file} does not default-export a job: export default Enrichment.make({ … })`)
     }
     return { job: loaded.default, simulated: Option.liftPredicate(loaded.simulated, isProvider) }
+  })
+
+const textOf = (error: unknown): string => (error instanceof Error ? error.message : String(error))
+
+/** By structure, as the job may have loaded another copy of this library. */
+const isInputError = (error: unknown): error is { readonly message: string; readonly fix?: unknown } =>
+  Predicate.isTagged(error, "InputError") && "message" in error && Predicate.isString(error.message)
+
+/** What the library says of the job itself, such as an output schema that cannot be asked for. */
+const said = (file: string, { fix, message }: { readonly message: string; readonly fix?: unknown }): InputError =>
+  new InputError({
+    reason: "bad_job",
+    file,
+    message: `${file}: ${message}`,
+    ...(Predicate.isString(fix) ? { fix } : {})
   })
 
 /** A `.ts` file outside a package of ES modules is taken for CommonJS, which cannot require this library while it runs the command. */

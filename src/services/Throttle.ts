@@ -2,8 +2,9 @@
  * How fast a run may go, as a pure state machine within admission: the width (calls at once, below the operator's own limit), the cool-down, the pace by the minute,
  * and the budget of retries.
  *
- * The width shrinks by a quarter, once for each burst of "too many requests", and grows by one at a time; a growth that was punished makes the next one wait
- * twice as long, so that it settles just below what the provider takes. After a cool-down one call goes first.
+ * The width shrinks by a quarter when "too many requests" comes in bursts or to more than an eighth of the calls, and not for a stray one: some servers say it whatever is
+ * sent. A width that is new gives way sooner. It grows by one at a time; a growth that was punished makes the next one wait
+ * twice as long, so that it settles just below what the provider takes. After a cool-down of more than two seconds one call goes first.
  *
  * @since 0.1.0
  */
@@ -42,6 +43,13 @@ export interface State {
   readonly grants: number
   /** The grants before the last shrink: what those calls meet was the same burst. */
   readonly shrunkAt: number
+  /** How many of the last calls were refused as too many, as a share; and of those in flight when the last burst began, how many. */
+  readonly crowding: number
+  /** Up to which grant a new width is on probation, and how many calls were refused under it so far. */
+  readonly probation: number
+  readonly refused: number
+  readonly burst: number
+  readonly burstAt: number
   readonly coolUntil: number
   /** One call goes first, to find out: one that is granted after the cool-down. */
   readonly probing: boolean
@@ -75,6 +83,11 @@ const GROW_AFTER = 5_000
 const MAX_GROW_AFTER = 60_000
 /** How much a late timer may catch up with, in milliseconds. Idle time is not caught up with: a limit by the minute is often enforced by the second. */
 const SLACK = 50
+/** After a cool-down up to this long, in milliseconds, nobody has to find out first. */
+const SHORT = 2_000
+/** A share of refused calls that is still no reason to send fewer at once, and over how many calls it is taken. */
+const STRAY = 0.125
+const MEMORY = 40
 /** Retries that may go before any call was answered; a first try that is answered earns a tenth of one. */
 const RETRIES = 10
 
@@ -91,6 +104,11 @@ export const start = (options: Options, now = 0): State => ({
   grew: false,
   grants: 0,
   shrunkAt: 0,
+  crowding: 0,
+  probation: 0,
+  refused: 0,
+  burst: 0,
+  burstAt: 0,
   coolUntil: 0,
   probing: false,
   cooledAt: 0,
@@ -168,24 +186,41 @@ const refunded = (state: State, tokens: number): State =>
         tokens: { ...state.tokens, nextAt: state.tokens.nextAt - (tokens * 60_000) / state.tokens.perMinute }
       }
 
-const shrunk = (state: State, grant: number, most: number, now: number): State => {
-  if (!state.options.adaptive || grant <= state.shrunkAt) return state
+const shrunk = (before: State, grant: number, most: number, now: number): State => {
+  if (!before.options.adaptive || grant <= before.shrunkAt) return before
+  const isSame = grant <= before.burstAt
+  const state = {
+    ...before,
+    crowding: before.crowding + (1 - before.crowding) / MEMORY,
+    burst: isSame ? before.burst + 1 : 1,
+    burstAt: isSame ? before.burstAt : before.grants,
+    refused: before.refused + 1
+  }
   const width = state.width === null ? most : Math.min(state.width, most)
+  const isMuch = state.crowding > STRAY || state.burst >= (width > 5 ? 3 : 2)
+  const isTooWide = grant <= state.probation && state.refused > 1
+  if (!isMuch && !isTooWide) return state
+  const narrower = Math.max(1, isMuch ? Math.min(width - 1, Math.round(width * 0.75)) : width - 1)
   return {
     ...state,
-    width: Math.max(1, Math.min(width - 1, Math.round(width * 0.75))),
+    width: narrower,
     changedAt: now,
     growAfter: state.grew ? Math.min(2 * state.growAfter, MAX_GROW_AFTER) : state.growAfter,
     grew: false,
-    shrunkAt: state.grants
+    shrunkAt: state.grants,
+    // The new width is judged by what comes from now on.
+    crowding: 0,
+    probation: state.grants + 2 * narrower,
+    refused: 0
   }
 }
 
 /** A retry that is answered gives its place back, a first try earns a tenth of one. */
 const earned = (state: State, { grant, retry }: Signal): State => {
   const probing = state.probing && grant <= state.cooledAt
-  if (state.retries >= RETRIES && probing === state.probing) return state
-  return { ...state, probing, retries: Math.min(RETRIES, state.retries + (retry ? 1 : 0.1)) }
+  if (state.retries >= RETRIES && probing === state.probing && state.crowding < 0.001) return state
+  const crowding = state.crowding - state.crowding / MEMORY
+  return { ...state, probing, crowding, retries: Math.min(RETRIES, state.retries + (retry ? 1 : 0.1)) }
 }
 
 const grown = (state: State, most: number, full: boolean, now: number): State => {
@@ -193,6 +228,8 @@ const grown = (state: State, most: number, full: boolean, now: number): State =>
   return {
     ...state,
     width: state.width + 1 >= most ? null : state.width + 1,
+    probation: state.grants + 2 * (state.width + 1),
+    refused: 0,
     changedAt: now,
     growAfter: state.grew ? Math.max(GROW_AFTER, state.growAfter / 2) : state.growAfter,
     grew: true
@@ -207,7 +244,7 @@ const grown = (state: State, most: number, full: boolean, now: number): State =>
 export const cool = (state: State, until: number, now: number): State =>
   until <= state.coolUntil || until <= now
     ? state
-    : { ...state, coolUntil: until, probing: true, cooledAt: state.grants }
+    : { ...state, coolUntil: until, probing: state.probing || until - now > SHORT, cooledAt: state.grants }
 
 /**
  * Another provider answers from now on: what was learned of the first one is void, and its calls in flight say nothing.

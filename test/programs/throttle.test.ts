@@ -178,6 +178,18 @@ describe("T14", () => {
     assert.isAtMost(llm.counts.calls / 3_000, 1.1)
   }, 60_000)
 
+  it("T14 a provider that refuses one call in twenty, whatever is sent: at least four fifths of its capacity are used all the same", async () => {
+    const roll = dice(5)
+    const llm = scripted(() =>
+      Effect.suspend(() =>
+        roll() < 0.05 ? fail({ reason: "rate_limited", status: 429, retryAfterMs: 50 }) : Effect.delay(good(), 800)
+      )
+    )
+    const events = await inVirtualTime(eventsOf(llm, 3_000))
+    assertIncludes(resultOf(events), { status: "done", done: 3_000, failed: 0, uncertain: 0 })
+    assert.isAtLeast((3_000 * 800) / width / (events.at(-1)?.at ?? 0), 0.8)
+  }, 60_000)
+
   it("T14 a wait of 30 years suspends the run and names the time; no row failed, and a resume finishes it", async () => {
     const llm = scripted(({ n }) => (n === 100 ? Effect.fail(limited({ "retry-after": "1000000000" }, 0)) : good()))
     const twice = Effect.gen(function* () {

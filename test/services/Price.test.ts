@@ -44,6 +44,7 @@ describe("Price.bill", () => {
       undefined,
       tokens(-1, 5),
       tokens(10, -5),
+      { ...tokens(10, 5), cachedTokens: -1 },
       tokens(1.5, 5),
       tokens(Number.NaN, 5),
       tokens(1e308, 5),

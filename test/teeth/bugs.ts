@@ -399,8 +399,8 @@ export const bugs: ReadonlyArray<Bug> = [
     id: "P10",
     bug: "a bad certificate is tried again and again",
     file: "src/services/ErrorTables.ts",
-    find: '      "CERT_HAS_EXPIRED",\n',
-    replace: "",
+    find: 'category: "PERMANENT",\n    scope: "run",\n    charge: "none",\n    values: [\n      "ERR_INVALID_URL"',
+    replace: 'category: "TRANSIENT",\n    scope: "run",\n    charge: "none",\n    values: [\n      "ERR_INVALID_URL"',
     test: "test/services/Classify.test.ts",
     title: "Classify"
   },
