@@ -570,7 +570,7 @@ export const bugs: ReadonlyArray<Bug> = [
     id: "T1",
     bug: "a burst of 429s shrinks once for each",
     file: "src/services/Throttle.ts",
-    find: " || grant <= state.shrunkAt",
+    find: " || grant <= before.shrunkAt",
     replace: "",
     test: "test/services/Throttle.test.ts",
     title: "shrinks by a quarter"
