@@ -196,6 +196,7 @@ export const make = (options: InvokerOptions): InvokerShape => {
     const tries = Tries.make(options.retry, before)
     const spent = new Set<Routes.Route>()
     let last: LLMError | undefined
+    let asked: Routes.Route | undefined
     while (true) {
       options.switch.refresh()
       const route = routes.next(spent)
@@ -206,6 +207,9 @@ export const make = (options: InvokerOptions): InvokerShape => {
         yield* Effect.raceFirst(Effect.sleep(Math.min(MOST_WAIT, Math.max(1, back - meter.now()))), stopped)
         continue
       }
+      // What failed elsewhere says nothing of this one.
+      if (route !== asked) tries.reset()
+      asked = route
       const tried = yield* eitherLLMError(once(route, route.asked(request), turn, tries))
       if (Either.isRight(tried)) {
         if (tried.right !== undefined) return tried.right
@@ -219,7 +223,6 @@ export const make = (options: InvokerOptions): InvokerShape => {
       } else if (!(yield* again(error, route, tries))) {
         spent.add(route)
         last = error
-        tries.reset()
       }
     }
   })

@@ -11,7 +11,7 @@
  *
  * @since 0.1.0
  */
-import { Clock, Context, Effect, Fiber, Layer } from "effect"
+import { Clock, Context, Effect, type Fiber, FiberId, Layer } from "effect"
 import type { Provider } from "./Admission.ts"
 import { CircuitOpen, isAnswered, isRateLimited, type LLMError } from "./Errors.ts"
 import type { LLMShape, RateLimits } from "./LLM.ts"
@@ -183,7 +183,8 @@ const make = (llm: LLMShape, options: BreakerOptions): Health => {
     })
 
   const startCooling = (opened: State): Effect.Effect<void> =>
-    Effect.map(Effect.forkDaemon(cool(opened)), (fiber) => {
+    // It is begun where a call is closed, which nothing may interrupt.
+    Effect.map(Effect.forkDaemon(Effect.interruptible(cool(opened))), (fiber) => {
       cooling = fiber
     })
 
@@ -209,7 +210,8 @@ const make = (llm: LLMShape, options: BreakerOptions): Health => {
         tellOutage(`${llm.provider} asks to wait until ${new Date(Math.min(wall + ms, LAST_DATE)).toISOString()}`)
         return
       }
-      if (now + ms <= coolUntil) return
+      // Also where it is no number.
+      if (!(now + ms > coolUntil)) return
       coolUntil = now + ms
       for (const listener of [...listeners]) listener.cooling(coolUntil)
     })
@@ -282,7 +284,7 @@ const make = (llm: LLMShape, options: BreakerOptions): Health => {
         listeners.delete(listener)
         if (listeners.size > 0 || cooling === undefined) return
         // A timer without anybody to tell would only keep the process alive.
-        Effect.runFork(Fiber.interruptFork(cooling))
+        cooling.unsafeInterruptAsFork(FiberId.none)
         cooling = undefined
       }
     }

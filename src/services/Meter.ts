@@ -4,7 +4,7 @@
  *
  * @since 0.1.0
  */
-import { Cause, type Clock, Deferred, Effect, Exit, Fiber, FiberId, Option } from "effect"
+import { Cause, type Clock, Deferred, Effect, Exit, Fiber, FiberId, Option, Predicate } from "effect"
 import { type Action, type Event, type State, start, type Ticket, transition, wakeAt } from "./Admission.ts"
 import type { Book, Fence, HoldRecord, Settled } from "./Book.ts"
 import { isAnswered, isCrowded, type LLMError, RunStopped, type StopReason, type StorageError } from "./Errors.ts"
@@ -218,7 +218,7 @@ export const make = ({ book, clock, fence, journal, throttle }: MeterOptions): M
     const exit = yield* Effect.exit(restore(sending))
     // Before the health hears of it, which may send the run elsewhere; and whatever breaks there, the hold is closed.
     const steers = ask.steers()
-    const hearing = yield* Effect.exit(heard(exit))
+    const hearing = yield* Effect.exit(Effect.suspend(() => heard(exit)))
     const signal = { grant, retry: attempt > 0, end: speedOf(exit), unused: ask.refunds ? unusedOf(exit, tokens) : 0 }
     const cost = close(record, endOf(exit, sent, ask), clock.unsafeCurrentTimeMillis(), steers ? { signal } : {})
     yield* hearing
@@ -281,8 +281,9 @@ const speedOf = (exit: Exit.Exit<ChatAnswer, LLMError>): Throttle.Signal["end"] 
 
 /** The tokens that a call counted for and did not use; what is not known is taken for used. */
 const unusedOf = (exit: Exit.Exit<ChatAnswer, LLMError>, counted: number): number => {
-  if (Exit.isFailure(exit) || exit.value.usage === undefined) return 0
-  const { inputTokens, outputTokens } = exit.value.usage
+  const usage = Exit.isSuccess(exit) ? exit.value.usage : undefined
+  if (!Predicate.isRecord(usage)) return 0
+  const { inputTokens, outputTokens } = usage
   return Math.max(0, counted - inputTokens - outputTokens) || 0
 }
 

@@ -271,6 +271,6 @@ export const learn = (state: State, learned: Learned, now: number): State => {
 }
 
 const relimited = (pace: Pace, own: number | null, learned: number | undefined, now: number): Pace =>
-  own !== null || learned === undefined || learned <= 0 || learned === pace.perMinute
+  own !== null || learned === undefined || !(learned >= 1) || learned === pace.perMinute
     ? pace
     : { perMinute: learned, nextAt: Math.max(pace.nextAt, now) }

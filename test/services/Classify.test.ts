@@ -2,6 +2,7 @@ import { assert, describe, it } from "@effect/vitest"
 import { Schema } from "effect"
 import { classify, clean, type Input } from "../../src/services/Classify.ts"
 import { LLMError } from "../../src/services/Errors.ts"
+import { profiles } from "../../src/services/Profile.ts"
 
 type Row = readonly [name: string, input: Input, expected: string]
 
@@ -110,12 +111,148 @@ const rows: ReadonlyArray<Row> = [
   ["deadline", { status: 200, networkCode: "DEADLINE" }, "timeout TRANSIENT row uncertain"],
   ["cut JSON", { status: 200, networkCode: "INVALID_BODY" }, "invalid_response TRANSIENT row uncertain"],
   ["too large", { status: 200, networkCode: "BODY_TOO_LARGE" }, "invalid_response TRANSIENT row uncertain"],
+  ["TLS: not yet valid", { networkCode: "CERT_NOT_YET_VALID" }, "connection PERMANENT run none"],
+  ["TLS: refused", { networkCode: "ERR_SSL_SSLV3_ALERT_HANDSHAKE_FAILURE" }, "connection PERMANENT run none"],
+  ["TLS: version", { networkCode: "ERR_SSL_TLSV1_ALERT_PROTOCOL_VERSION" }, "connection PERMANENT run none"],
+  ["TLS: a code of a later Node", { networkCode: "ERR_TLS_WHATEVER" }, "connection PERMANENT run none"],
+  ["no file handle is left", { networkCode: "EMFILE" }, "connection TRANSIENT row none"],
+  ["a 401 that the platform reports as an error", { networkCode: "UNAUTHORIZED" }, "auth PERMANENT run none"],
   ["unknown network code", { networkCode: "EWHAT" }, "unknown UNKNOWN row uncertain"],
   ["nothing known", {}, "unknown UNKNOWN row uncertain"]
 ]
 
+const page = {
+  text: "<html>Sorry, you have been blocked</html>",
+  headers: new Headers({ "content-type": "text/html" })
+}
+const extra = { type: "extra_forbidden", loc: ["body", "max_completion_tokens"], msg: "Extra inputs are not permitted" }
+const argument = { message: "Unrecognized request argument supplied: max_completion_tokens", param: null, code: null }
+
+/** What is wrong with the job, or with one row, in each server's own words. */
+const words: ReadonlyArray<Row> = [
+  [
+    "Gemini: a wrong key is a 400",
+    {
+      status: 400,
+      profile: profiles.gemini,
+      body: [
+        error({ code: 400, message: "API key not valid. Please pass a valid API key.", status: "INVALID_ARGUMENT" })
+      ]
+    },
+    "auth PERMANENT run none"
+  ],
+  [
+    "Gemini: an unknown field",
+    {
+      status: 400,
+      profile: profiles.gemini,
+      body: [error({ code: 400, message: 'Invalid JSON payload received. Unknown name "x": Cannot find field.' })]
+    },
+    "bad_request PERMANENT run none"
+  ],
+  [
+    "OpenRouter: a wrong model is a 400",
+    { status: 400, profile: profiles.openrouter, body: error({ code: 400, message: "gpt-9 is not a valid model ID" }) },
+    "model_not_found PERMANENT run none"
+  ],
+  [
+    "DeepSeek: a wrong model is a 400",
+    {
+      status: 400,
+      profile: profiles.deepseek,
+      body: error({ code: "invalid_request_error", message: "Model Not Exist" })
+    },
+    "model_not_found PERMANENT run none"
+  ],
+  [
+    "Azure: an unknown argument, without a param; a 400 may be billed",
+    { status: 400, profile: profiles.azure, body: error(argument) },
+    "bad_request PERMANENT run uncertain"
+  ],
+  ["OpenAI: an unknown argument", { status: 400, body: error(argument) }, "bad_request PERMANENT run none"],
+  [
+    "a row that quotes such words further back",
+    { status: 400, body: error({ message: `cannot read "${argument.message}"` }) },
+    "bad_request PERMANENT row none"
+  ],
+  [
+    "Mistral: an unknown argument",
+    { status: 422, body: { object: "error", message: { detail: [extra] }, type: "invalid_request_error", code: null } },
+    "bad_request PERMANENT run none"
+  ],
+  ["FastAPI: an unknown argument", { status: 422, body: { detail: [extra] } }, "bad_request PERMANENT run none"],
+  [
+    "FastAPI: what is wrong is in the messages",
+    { status: 422, body: { detail: [{ loc: ["body", "messages", 0], msg: "Input should be a string" }] } },
+    "bad_request PERMANENT row none"
+  ],
+  [
+    "a parameter below response_format",
+    {
+      status: 400,
+      body: error({ code: "invalid_value", param: "response_format.json_schema.name", message: "Invalid" })
+    },
+    "bad_request PERMANENT run none"
+  ],
+  [
+    "vLLM: an output limit above the context",
+    { status: 400, body: error({ code: 400, param: "max_tokens", message: "'max_tokens' is too large: 50000" }) },
+    "bad_request PERMANENT run none"
+  ],
+  [
+    "Groq: a parameter of the job, with the status of an answer that does not fit",
+    { status: 422, profile: profiles.groq, body: error({ param: "response_format", message: "x" }) },
+    "bad_request PERMANENT run none"
+  ],
+  [
+    "Groq: a row that is too long, with that status",
+    { status: 422, profile: profiles.groq, body: error({ code: "context_length_exceeded", message: "x" }) },
+    "context_length PERMANENT row none"
+  ],
+  ["Groq: 422 without a word", { status: 422, profile: profiles.groq }, "invalid_response UNKNOWN row none"],
+  [
+    "OpenRouter: a refusal is a 403 of one row",
+    { status: 403, profile: profiles.openrouter, body: error({ code: 403, metadata: { error_type: "refusal" } }) },
+    "refusal PERMANENT row none"
+  ],
+  [
+    "OpenRouter: a refusal inside a 200 may be billed",
+    { status: 200, profile: profiles.openrouter, body: error({ code: 403, metadata: { error_type: "refusal" } }) },
+    "refusal PERMANENT row uncertain"
+  ],
+  ["a firewall's page is about what the row says", { status: 403, ...page }, "bad_request PERMANENT row none"],
+  [
+    "a 403 in JSON is about the key",
+    { status: 403, body: error({ message: "no" }), headers: new Headers({ "content-type": "application/json" }) },
+    "auth PERMANENT run none"
+  ],
+  [
+    "Ollama: a model that does not fit into memory",
+    {
+      status: 500,
+      profile: profiles.ollama,
+      body: error({ message: "model requires more system memory (8.4 GiB) than is available (5.1 GiB)" })
+    },
+    "model_not_found PERMANENT run uncertain"
+  ],
+  [
+    "Ollama: an illegal memory access passes",
+    {
+      status: 500,
+      profile: profiles.ollama,
+      body: error({ message: "CUDA error: an illegal memory access was encountered", type: "api_error", code: null })
+    },
+    "server_error TRANSIENT row uncertain"
+  ],
+  [
+    "a 500 that quotes a row about context windows",
+    { status: 500, body: error({ message: 'failed on "explain the context window of GPT"', type: "server_error" }) },
+    "server_error TRANSIENT row uncertain"
+  ]
+]
+
 describe("Classify", () => {
-  for (const [name, input, expected] of rows) {
+  for (const [name, input, expected] of [...rows, ...words]) {
     it(`${name}: ${expected}`, () => {
       const { reason, category, scope, charge } = classify(input)
       assert.strictEqual(`${reason} ${category} ${scope} ${charge}`, expected)
@@ -142,7 +279,13 @@ describe("Classify", () => {
     [{ "retry-after": "Sun, 29 Nov 2026 11:00:00 GMT", date }, 0],
     [{ "retry-after": "Sun, 29 Nov 2036 11:00:00 GMT", date }, 366 * 86_400_000],
     [{ "retry-after": "Sun, 29 Nov 2026 12:00:30 GMT" }, 10_000],
+    [{ "retry-after": "30s", date }, 30_000],
+    [{ "retry-after": "1m30s" }, 90_000],
+    // A time since 1970.
+    [{ "retry-after": String(Date.parse("Sun, 29 Nov 2026 12:00:50 GMT") / 1_000) }, 30_000],
     [{ "retry-after": "soon", date }, undefined],
+    // It would be read as a year.
+    [{ "retry-after": "soon 5", date }, undefined],
     [{}, undefined]
   ]
   for (const [headers, expected] of waits) {
@@ -163,6 +306,10 @@ describe("Classify", () => {
     assert.strictEqual(failed.message.length, 300)
     assert.strictEqual(failed.requestId, "req-1")
     assert.strictEqual(clean(`${"x".repeat(299)}😀`).length, 299)
+  })
+
+  it("takes FastAPI's first word for the message", () => {
+    assert.strictEqual(classify({ status: 422, body: { detail: [extra] } }).message, extra.msg)
   })
 
   it("never takes an HTML page for a message", () => {

@@ -42,6 +42,23 @@ describe("JsonText.find", () => {
     refuses("<think>x</think>\n", "the answer is empty")
   })
 
+  it("takes thinking off that has no word to open it, and does not look into it", () => {
+    finds('maybe {"a":0}?\n</think>\n{"a":1}', { a: 1 })
+    refuses('maybe {"a":0}?\n</think>\n{"a": one}', broken)
+    // With its opening word it is a text about thinking.
+    refuses('x <think>{"a":0}</think> {"a":1}', "the answer holds 2 JSON objects: which one is meant?")
+  })
+
+  it("does not take a draft or an example for an answer that is broken", () => {
+    refuses('First: {"a":0} - no. Finally: {"a":1,}', "the answer holds 2 JSON objects: which one is meant?")
+    refuses(
+      `Example:\n${fenced('{"a":0}')}\nAnswer:\n${fenced('{"a":1,}')}`,
+      "the answer holds 2 JSON objects: which one is meant?"
+    )
+    // A placeholder is no object.
+    finds('Fill in {name}: {"a":1}', { a: 1 })
+  })
+
   it("takes the one fenced block that is JSON", () => {
     finds(fenced('{"a":1}'), { a: 1 })
     finds(fenced("[1]", "Json"), [1])

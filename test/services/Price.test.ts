@@ -45,11 +45,13 @@ describe("Price.bill", () => {
       tokens(-1, 5),
       tokens(10, -5),
       { ...tokens(10, 5), cachedTokens: -1 },
+      tokens(10, -5),
       tokens(1.5, 5),
       tokens(Number.NaN, 5),
       tokens(1e308, 5),
       { ...tokens(10, 5), cachedTokens: 11 },
-      { ...tokens(10, 5), cachedTokens: 6, cacheWriteTokens: 5 }
+      { ...tokens(10, 5), cachedTokens: 6, cacheWriteTokens: 5 },
+      { ...tokens(10, 5), reasoningTokens: 6 }
     ]
     for (const usage of bad) {
       assert.deepStrictEqual(bill({ usage }), { _tag: "Uncertain", reason: "no usage", unpriced: false })
@@ -60,6 +62,14 @@ describe("Price.bill", () => {
     assert.strictEqual(costOf(bill({ model: "m-2026-05-01" })), standard)
     const dated = LLM.request({ ...request, model: "m-2026-05-01" })
     assert.strictEqual(costOf(bill({ model: "m" }, row, dated)), standard)
+  })
+
+  it("a dated snapshot with a row of its own costs that", () => {
+    const dear = { ...row, model: "m-2024-05-13", input: 5, output: 15 }
+    const found = Price.bill(row, request, answered({ model: dear.model }), (name) =>
+      name === dear.model ? dear : row
+    )
+    assert.strictEqual(costOf(found), 1_000 * 5_000 + 100 * 15_000)
   })
 
   it("another model: its own price, or none, and then the run must stop", () => {
@@ -75,12 +85,17 @@ describe("Price.bill", () => {
     assert.strictEqual(costOf(bill({ tier: "fast" })), standard * 1.8)
     // Asked for, and the answer does not say.
     assert.strictEqual(costOf(bill({}, row, LLM.request({ ...request, tier: "fast" }))), standard * 1.8)
-    const found = bill({ tier: "scale" })
-    assert.isTrue(found._tag === "Uncertain" && found.unpriced)
+    // The second one is a word that every object knows.
+    for (const tier of ["scale", "constructor"]) {
+      const found = bill({ tier })
+      assert.isTrue(found._tag === "Uncertain" && found.unpriced, tier)
+    }
   })
 
-  it("the provider's own figure goes before the table, whatever model it names", () => {
+  it("the provider's own figure goes before the table, whatever model it names and whatever its tokens are", () => {
     assert.strictEqual(costOf(bill({ cost: Usd.nano(77), model: "someone/else" })), 77)
+    assert.strictEqual(costOf(bill({ cost: Usd.nano(77), usage: undefined })), 77)
+    assert.strictEqual(costOf(bill({ cost: Usd.nano(77), usage: tokens(-1, 5) })), 77)
   })
 
   it("a model that costs nothing costs nothing, whoever answers", () => {
@@ -94,15 +109,20 @@ describe("Price.bill", () => {
     assert.isTrue(kept._tag === "Known" && kept.excess === undefined)
   })
 
-  it("the hold covers the tier asked for, without one the dearest, and a cheaper one does not lower it", () => {
-    const inTier = (tier: string) => Price.hold(row, LLM.request({ ...request, tier }))
-    const plain = Price.hold({ model: "m", from: "", input: 0.15, cached: 0.075, output: 0.6 }, request)
-    assert.strictEqual(inTier("default"), plain)
-    assert.strictEqual(inTier("flex"), plain)
-    assert.strictEqual(inTier("fast"), Math.ceil(plain * 1.8))
-    // A project may have any of them by default.
-    assert.strictEqual(Price.hold(row, request), Math.ceil(plain * 1.8))
-    assert.strictEqual(Price.hold(row, request, "default"), plain)
+  it("the hold is at least what the tier asked for costs, and a cheaper tier does not lower it", () => {
+    const holdIn = (tier: string) => Price.hold(row, LLM.request({ ...request, tier }))
+    assert.strictEqual(holdIn("flex"), holdIn("default"))
+    assert.strictEqual(holdIn("fast"), Math.ceil(holdIn("default") * 1.8))
+  })
+
+  it("without a tier, or as the project says, the hold covers the dearest one", () => {
+    for (const tier of [undefined, "auto"]) {
+      const asked = LLM.request({ ...request, ...(tier === undefined ? {} : { tier }) })
+      const dearest = bill({ usage: tokens(Price.inputBound(asked), 100), tier: "fast" }, row, asked)
+      assert.strictEqual(costOf(dearest), Price.hold(row, asked))
+    }
+    // A provider that is asked for the standard tier by name serves no other one.
+    assert.strictEqual(Math.ceil(Price.hold(row, request, "default") * 1.8), Price.hold(row, request))
   })
 
   it("above the long-context limit the whole request costs the multiple", () => {
@@ -129,6 +149,28 @@ describe("Price.problem", () => {
 
   it("nothing in the built-in table", () => {
     for (const price of Price.table) assert.isUndefined(Price.problem(price))
+  })
+})
+
+describe("Price.find", () => {
+  it("gpt-4o-2024-05-13 costs twice the input of gpt-4o, later snapshots what gpt-4o costs", () => {
+    const priceOf = (model: string) => Option.getOrUndefined(Price.find(Price.table, model, today))
+    assert.deepStrictEqual([priceOf("gpt-4o")?.input, priceOf("gpt-4o")?.output], [2.5, 10])
+    const first = priceOf("gpt-4o-2024-05-13")
+    assert.deepStrictEqual([first?.input, first?.cached, first?.output], [5, 5, 15])
+    assert.strictEqual(priceOf("gpt-4o-2024-08-06")?.input, 2.5)
+  })
+})
+
+describe("Price.times", () => {
+  it("everything costs so many times as much, and what is not named stays unnamed", () => {
+    assert.deepStrictEqual(Price.times({ ...row, input: 1, cached: 0.5, output: 2 }, 3), {
+      ...row,
+      input: 3,
+      cached: 1.5,
+      output: 6
+    })
+    assert.isFalse("cacheWrite" in Price.times(row, 2))
   })
 })
 

@@ -60,6 +60,22 @@ describe("a wait in words", () => {
   })
 })
 
+describe("hostile text", () => {
+  it("takes linear time", () => {
+    const parts = ["retry ", "retry in 1s", "1s ", "try again retry after 1", "1µ ", "1", "1.1s,", "1 a", "in after "]
+    for (const head of ["", "retry in 1s", "try again in 1"]) {
+      for (const part of parts) {
+        const text = `${head}${part.repeat(60_000 / part.length)}!`
+        const start = performance.now()
+        waitInWords(text)
+        durationMs(text, 0)
+        // Room for a busy machine; what is quadratic takes a minute.
+        assert.isBelow(performance.now() - start, 5_000, part)
+      }
+    }
+  })
+})
+
 describe("limits in headers", () => {
   const limitsOf = (headers: Record<string, string>, per: "minute" | "day" = "minute") =>
     rateLimits(new Headers(headers), per, now)
@@ -89,6 +105,13 @@ describe("limits in headers", () => {
     const both = { ...spent, "x-ratelimit-remaining-requests": "0" }
     assert.strictEqual(limitsOf(both)?.waitMs, 9 * 3_600_000)
     assert.strictEqual(classify({ status: 429, headers: new Headers(spent), now }).retryAfterMs, 360_000)
+  })
+
+  it("the tokens of a project are a limit too, and the lower one holds", () => {
+    const both = { "x-ratelimit-limit-tokens": "200000", "x-ratelimit-limit-project-tokens": "1000" }
+    assert.strictEqual(limitsOf(both)?.tokensPerMinute, 1_000)
+    const spent = { ...both, "x-ratelimit-remaining-project-tokens": "0", "x-ratelimit-reset-project-tokens": "7s" }
+    assert.strictEqual(limitsOf(spent)?.waitMs, 7_000)
   })
 
   it("what a server does not count (-1, a limit of 0) or does not say is no limit", () => {
