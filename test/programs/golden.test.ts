@@ -1,7 +1,7 @@
 import { copyFileSync } from "node:fs"
 import { join } from "node:path"
 import { assert, describe, it } from "@effect/vitest"
-import { Chunk, Effect, Either, Option, Schema, Stream } from "effect"
+import { Chunk, Effect, Either, Option, Schema, type Scope, Stream } from "effect"
 import * as fc from "fast-check"
 import {
   Agent,
@@ -21,6 +21,7 @@ import * as Sqlite from "../../src/layers/Sqlite.ts"
 import type { Op } from "../../src/services/Book.ts"
 import { bill, type CountingLlm, counted, countingLlm, promptOf } from "../support/countingLlm.ts"
 import { backends, type Database, nth, processOn, tempDir } from "../support/mortalProcess.ts"
+import { inVirtualTime } from "../support/virtualClock.ts"
 
 const Vendor = Schema.Struct({ id: Schema.Int, name: Schema.String })
 type Vendor = typeof Vendor.Type
@@ -169,6 +170,10 @@ describe("the golden run", () => {
   )
 })
 
+/** A refusal for the rate is waited out, as long as it takes. */
+const virtually = <A, E>(effect: Effect.Effect<A, E, Scope.Scope>) =>
+  Effect.promise(() => inVirtualTime(Effect.scoped(effect)))
+
 describe("what a run counts", () => {
   it.live.prop(
     "I22: calls = rows + reruns - unasked - storeHits - memoHits - replays + retries + repairs, and what the provider counted",
@@ -190,39 +195,43 @@ describe("what a run counts", () => {
       maxConcurrency: fc.integer({ min: 1, max: 8 })
     },
     ({ dies, distinct, maxConcurrency, memo, retry, rows, seed, stops, stored }) =>
-      Effect.gen(function* () {
-        const database = yield* backends.memory
-        const llm = rough(seed)
-        const note = JSON.stringify({ seed, rows, distinct, memo, stored, stops, dies, retry, maxConcurrency })
-        const vendors = vendorsOf(rows, (id) => `Vendor ${id % distinct}`)
-        // Some rows stand in the store before.
-        const earlier = jobOver(vendors.slice(0, stored), { chunkSize: 7 })
-        yield* session(database, llm, earlier, { runId: "earlier" }, (result) => agree(result, llm.calls(), note))
+      virtually(
+        Effect.gen(function* () {
+          const database = yield* backends.memory
+          const llm = rough(seed)
+          const note = JSON.stringify({ seed, rows, distinct, memo, stored, stops, dies, retry, maxConcurrency })
+          const vendors = vendorsOf(rows, (id) => `Vendor ${id % distinct}`)
+          // Some rows stand in the store before.
+          const earlier = jobOver(vendors.slice(0, stored), { chunkSize: 7 })
+          yield* session(database, llm, earlier, { runId: "earlier" }, (result) => agree(result, llm.calls(), note))
 
-        const before = llm.calls()
-        const job = jobOver(vendors, { chunkSize: 7, memo })
-        const common = { maxConcurrency, retry: "none" } as const
-        // A crash, then stops in mid-run, then the end, then a re-run.
-        if (dies !== undefined) {
-          yield* Effect.ignore(
-            session(
-              database,
-              llm,
-              job,
-              common,
-              () => Effect.void,
-              nth(dies, () => true)
+          const before = llm.calls()
+          const job = jobOver(vendors, { chunkSize: 7, memo })
+          const common = { maxConcurrency, retry: "none" } as const
+          // A crash, then stops in mid-run, then the end, then a re-run.
+          if (dies !== undefined) {
+            yield* Effect.ignore(
+              session(
+                database,
+                llm,
+                job,
+                common,
+                () => Effect.void,
+                nth(dies, () => true)
+              )
             )
+          }
+          for (const maxCalls of stops.toSorted((a, b) => a - b)) {
+            yield* session(database, llm, job, { ...common, maxCalls }, () => Effect.void)
+          }
+          yield* session(database, llm, job, { ...common, maxCalls: 100_000 }, (result) =>
+            agree(result, llm.calls() - before, note)
           )
-        }
-        for (const maxCalls of stops.toSorted((a, b) => a - b)) {
-          yield* session(database, llm, job, { ...common, maxCalls }, () => Effect.void)
-        }
-        yield* session(database, llm, job, { ...common, maxCalls: 100_000 }, (result) =>
-          agree(result, llm.calls() - before, note)
-        )
-        yield* session(database, llm, job, { ...common, retry }, (result) => agree(result, llm.calls() - before, note))
-      }),
+          yield* session(database, llm, job, { ...common, retry }, (result) =>
+            agree(result, llm.calls() - before, note)
+          )
+        })
+      ),
     { timeout: 60_000, fastCheck: { numRuns: 20 } }
   )
 

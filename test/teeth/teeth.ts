@@ -2,7 +2,7 @@
  * Plants each bug of bugs.ts in a copy of the sources and runs the test that is to catch it. A bug that no test sees is a hole; a text that is no longer found
  * means that the table must follow the code.
  *
- *   npm run teeth [-- I27 I10]
+ *   npm run teeth [-- I27 I10 | 2/3]   bugs by their ids, or the second third of them all
  */
 import { execFile } from "node:child_process"
 import { cpSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs"
@@ -13,8 +13,11 @@ import { promisify } from "node:util"
 import { type Bug, bugs } from "./bugs.ts"
 
 const root = fileURLToPath(new URL("../..", import.meta.url))
-const wanted = new Set(process.argv.slice(2))
-const chosen = bugs.filter((bug) => wanted.size === 0 || wanted.has(bug.id))
+const args = process.argv.slice(2)
+const [, share, shares] = /^(\d+)\/(\d+)$/.exec(args[0] ?? "") ?? []
+const isChosen = ({ id }: Bug, index: number): boolean =>
+  shares === undefined ? args.length === 0 || args.includes(id) : index % Number(shares) === Number(share) - 1
+const chosen = bugs.filter(isChosen)
 
 /** A copy of the sources to plant bugs in. */
 const makeCopy = (): string => {
