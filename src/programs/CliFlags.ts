@@ -9,8 +9,6 @@ import { InputError } from "../services/Errors.ts"
 import * as Profile from "../services/Profile.ts"
 import type { Settings } from "./CliRun.ts"
 
-const profileNames = Profile.names
-
 /**
  * A flag that the environment and the file may give too: for a new run. A resume has its run's record, and only a flag wins over that.
  *
@@ -48,7 +46,7 @@ const flags = {
   tpm: Options.integer("tpm").pipe(
     Options.withDescription("The most tokens that begin within a minute (default what the provider says)")
   ),
-  profile: Options.choice("profile", profileNames).pipe(
+  profile: Options.choice("profile", Profile.names).pipe(
     Options.withDescription("What kind of server OPENAI_BASE_URL is (default by its address)")
   ),
   timeout: Options.integer("timeout").pipe(Options.withDescription("Seconds that a call may take (default 120)"))
@@ -79,7 +77,7 @@ export const forNewRun = {
   out: configured(flags.out, Config.string("out")),
   rpm: configured(flags.rpm, Config.integer("rpm")),
   tpm: configured(flags.tpm, Config.integer("tpm")),
-  profile: configured(flags.profile, Config.literal(...profileNames)("profile")),
+  profile: configured(flags.profile, Config.literal(...Profile.names)("profile")),
   timeout: configured(flags.timeout, Config.integer("timeout"))
 }
 

@@ -14,6 +14,7 @@ import { Journal, type JournalShape } from "../services/Journal.ts"
 import { LLM, type LLMShape } from "../services/LLM.ts"
 import * as Meter from "../services/Meter.ts"
 import * as Models from "../services/Models.ts"
+import * as MonotonicTime from "../services/MonotonicTime.ts"
 import type { Outcome } from "../services/Outcome.ts"
 import * as Price from "../services/Price.ts"
 import { Store } from "../services/Store.ts"
@@ -83,9 +84,9 @@ export const begin = <Row, A, I>(
     yield* budget.bind(runId)
     const found = yield* journal.reads.book(runId)
     yield* acceptable(job, limits, found, prices, now)
-    const breaker = yield* CircuitBreaker.Breaker
-    // Before anything is written: a fallback that is not there is refused.
-    yield* Routes.make(llm, job.fallback, breaker, () => 0)
+    const clock = yield* Effect.clock
+    const monotonic = () => MonotonicTime.at(clock)
+    const routes = yield* Routes.make(llm, job.fallback, yield* CircuitBreaker.Breaker, monotonic)
     for (const model of modelsOf(job)) {
       const ending = Models.shutdownOf(model, now)
       if (ending !== undefined) yield* Effect.logWarning(ending)
@@ -105,9 +106,7 @@ export const begin = <Row, A, I>(
       },
       limits: wanted
     })
-    const clock = yield* Effect.clock
     const meter = Meter.make({ journal, book, fence, clock, throttle: budget.throttle })
-    const routes = yield* Routes.make(llm, job.fallback, breaker, meter.now)
     budget.report(meter.state)
     const counts: Counts = { ...book, loading: book.status === "loading" }
     return {

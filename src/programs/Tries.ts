@@ -35,8 +35,7 @@ export interface Tries {
  * @since 0.1.0
  */
 export const make = (retry: Retry.RetryPolicy, attempt: number): Tries => {
-  let counted: Driver | undefined
-  let uncounted: Driver | undefined
+  const counted = madeLate(retry.schedule)
   let counts = 0
   const tries: Tries = {
     attempt,
@@ -46,18 +45,10 @@ export const make = (retry: Retry.RetryPolicy, attempt: number): Tries => {
     limited: 0,
     answered: Number.POSITIVE_INFINITY,
     before: 0,
-    counted: Effect.suspend(() =>
-      counted === undefined
-        ? Effect.tap(Schedule.driver(retry.schedule), (driver) => Effect.sync(() => (counted = driver)))
-        : Effect.succeed(counted)
-    ),
-    uncounted: Effect.suspend(() =>
-      uncounted === undefined
-        ? Effect.tap(Schedule.driver(Retry.uncounted), (driver) => Effect.sync(() => (uncounted = driver)))
-        : Effect.succeed(uncounted)
-    ),
+    counted: counted.driver,
+    uncounted: madeLate(Retry.uncounted).driver,
     reset: () => {
-      counted = undefined
+      counted.forget()
       tries.ownMs = 0
       tries.answered = Number.POSITIVE_INFINITY
       counts = tries.failed
@@ -65,4 +56,20 @@ export const make = (retry: Retry.RetryPolicy, attempt: number): Tries => {
     streak: () => tries.failed - counts
   }
   return tries
+}
+
+/** A driver that is made when it is first asked for: most turns need none. */
+const madeLate = (schedule: Schedule.Schedule<unknown, LLMError>) => {
+  let made: Driver | undefined
+  const driver: Effect.Effect<Driver> = Effect.suspend(() =>
+    made === undefined
+      ? Effect.tap(Schedule.driver(schedule), (one) => Effect.sync(() => (made = one)))
+      : Effect.succeed(made)
+  )
+  return {
+    driver,
+    forget: () => {
+      made = undefined
+    }
+  }
 }

@@ -4,7 +4,7 @@
  *
  * @since 0.1.0
  */
-import type { TokenUsage } from "./LLM.ts"
+import { noTokens, type TokenUsage } from "./LLM.ts"
 import type {
   Book,
   CallRecord,
@@ -326,14 +326,6 @@ const close = (op: Extract<Op, { _tag: "Settle" | "Uncertain" | "Release" }>, gr
       group.change(book, { held })
       return ok
   }
-}
-
-const noTokens: TokenUsage = {
-  inputTokens: 0,
-  cachedTokens: 0,
-  cacheWriteTokens: 0,
-  outputTokens: 0,
-  reasoningTokens: 0
 }
 
 const addTokens = (book: Book, usage: TokenUsage): TokenUsage => ({

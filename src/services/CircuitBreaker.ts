@@ -15,6 +15,7 @@ import { Clock, Context, Effect, type Fiber, FiberId, Layer } from "effect"
 import type { Provider } from "./Admission.ts"
 import { CircuitOpen, isAnswered, isRateLimited, type LLMError } from "./Errors.ts"
 import type { LLMShape, RateLimits } from "./LLM.ts"
+import * as MonotonicTime from "./MonotonicTime.ts"
 import type { Learned } from "./Throttle.ts"
 
 /**
@@ -197,7 +198,7 @@ const make = (llm: LLMShape, options: BreakerOptions): Health => {
       yield* Effect.sleep(opened.coolMs)
       // It closed meanwhile, and may have opened anew, with a wait of its own.
       if (state !== opened && (state.provider !== "down" || state.openedAt !== opened.openedAt)) return
-      const now = yield* monotonic
+      const now = yield* MonotonicTime.now
       const { cause, openedAt } = state
       if (cause !== undefined && now - openedAt >= patience(cause)) tellOutage(circuitOpen(cause).message)
       yield* occur({ _tag: "Cooled" })
@@ -238,7 +239,7 @@ const make = (llm: LLMShape, options: BreakerOptions): Health => {
       }
       return waitMs === undefined
         ? Effect.void
-        : Effect.flatMap(monotonic, (now) => coolDown(Math.min(waitMs, options.outageMs), now))
+        : Effect.flatMap(MonotonicTime.now, (now) => coolDown(Math.min(waitMs, options.outageMs), now))
     })
 
   const answered: Effect.Effect<void> = Effect.suspend(() => {
@@ -263,7 +264,7 @@ const make = (llm: LLMShape, options: BreakerOptions): Health => {
         return limits === undefined ? answered : Effect.zipRight(learn(limits), answered)
       }),
     failed: (error) =>
-      Effect.flatMap(monotonic, (now) => {
+      Effect.flatMap(MonotonicTime.now, (now) => {
         // Whatever it said, it was there.
         if (error.status !== undefined) everReached = true
         refuse(error)
@@ -290,12 +291,6 @@ const make = (llm: LLMShape, options: BreakerOptions): Health => {
     }
   }
 }
-
-/** Times that a clock set anew does not change, in milliseconds. */
-const monotonic: Effect.Effect<number> = Effect.map(
-  Effect.clock,
-  (clock) => Number(clock.unsafeCurrentTimeNanos()) / 1e6
-)
 
 /** The last day that a date can say. */
 const LAST_DATE = 8.64e15

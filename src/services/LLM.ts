@@ -68,6 +68,19 @@ export interface TokenUsage {
 }
 
 /**
+ * No tokens at all.
+ *
+ * @since 0.1.0
+ */
+export const noTokens: TokenUsage = {
+  inputTokens: 0,
+  cachedTokens: 0,
+  cacheWriteTokens: 0,
+  outputTokens: 0,
+  reasoningTokens: 0
+}
+
+/**
  * What a provider says of its limits: how many requests and tokens a minute it takes, and how long (milliseconds) it wants to be left alone because
  * nothing is left of them.
  *

@@ -10,6 +10,7 @@ import type { Book, Fence, HoldRecord, Settled } from "./Book.ts"
 import { isAnswered, isCrowded, type LLMError, RunStopped, type StopReason, type StorageError } from "./Errors.ts"
 import type { JournalShape } from "./Journal.ts"
 import { type ChatAnswer, answer as makeAnswer } from "./LLM.ts"
+import * as MonotonicTime from "./MonotonicTime.ts"
 import type * as Price from "./Price.ts"
 import * as Throttle from "./Throttle.ts"
 import { Usd } from "./Usd.ts"
@@ -81,7 +82,7 @@ export interface MeterOptions {
  * @since 0.1.0
  */
 export const make = ({ book, clock, fence, journal, throttle }: MeterOptions): Meter => {
-  const now = () => Number(clock.unsafeCurrentTimeNanos()) / 1e6
+  const now = () => MonotonicTime.at(clock)
   let state = start(book, throttle ?? Throttle.defaults, now())
   let nextTicket = 0
   let nextCall = 0

@@ -27,12 +27,19 @@ const shutdowns: ReadonlyArray<Shutdown> = [
 ]
 
 /**
+ * The model that a dated snapshot (`gpt-4o-2024-08-06`) is of; any other name as it is.
+ *
+ * @since 0.1.0
+ */
+export const baseOf = (model: string): string => model.replace(/-\d{4}-\d{2}-\d{2}$/, "")
+
+/**
  * A sentence about a model's end, or `undefined`: none is known. A dated snapshot ends with its model.
  *
  * @since 0.1.0
  */
 export const shutdownOf = (model: string, now: number): string | undefined => {
-  const base = model.replace(/-\d{4}-\d{2}-\d{2}$/, "")
+  const base = baseOf(model)
   const found = shutdowns.find(({ models }) => models.includes(base))
   if (found === undefined) return undefined
   const over = new Date(now).toISOString().slice(0, 10) > found.day

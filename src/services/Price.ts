@@ -10,7 +10,8 @@
  * @since 0.1.0
  */
 import { Context, Layer, Option } from "effect"
-import type { ChatAnswer, ChatRequest, TokenUsage } from "./LLM.ts"
+import { type ChatAnswer, type ChatRequest, noTokens, type TokenUsage } from "./LLM.ts"
+import { baseOf } from "./Models.ts"
 import { Usd } from "./Usd.ts"
 
 /**
@@ -238,17 +239,8 @@ export const bill = (
 
 const isAmount = (nano: number): boolean => Number.isSafeInteger(nano) && nano >= 0
 const noUsage: Bill = { _tag: "Uncertain", reason: "no usage", unpriced: false }
-const noTokens: TokenUsage = {
-  inputTokens: 0,
-  cachedTokens: 0,
-  cacheWriteTokens: 0,
-  outputTokens: 0,
-  reasoningTokens: 0
-}
 const unpriced = (reason: string): Bill => ({ _tag: "Uncertain", reason, unpriced: true })
 const isFree = ({ input, output }: PriceRow): boolean => input === 0 && output === 0
-/** A dated snapshot has its model's price. */
-const baseOf = (model: string): string => model.replace(/-\d{4}-\d{2}-\d{2}$/, "")
 
 const excessOf = (row: PriceRow, { maxOutputTokens }: ChatRequest, { outputTokens }: TokenUsage): string | undefined =>
   isFree(row) || outputTokens <= maxOutputTokens

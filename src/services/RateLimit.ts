@@ -101,7 +101,8 @@ export const rateLimits = (headers: Headers, requestsPer: "minute" | "day", now:
   const limitOf = (kind: string) => positive(numberOf(headers.get(`x-ratelimit-limit-${kind}`)))
   const waits = ["requests", "tokens", "project-tokens"].flatMap((kind) => exhausted(headers, kind, now) ?? [])
   const requests = requestsPer === "minute" ? limitOf("requests") : undefined
-  const tokens = positive(Math.min(...["tokens", "project-tokens"].map((kind) => limitOf(kind) ?? Number.MAX_VALUE)))
+  const tokenLimits = ["tokens", "project-tokens"].flatMap((kind) => limitOf(kind) ?? [])
+  const tokens = tokenLimits.length === 0 ? undefined : Math.min(...tokenLimits)
   if (requests === undefined && tokens === undefined && waits.length === 0) return undefined
   return {
     requestsPerMinute: requests,
@@ -110,7 +111,7 @@ export const rateLimits = (headers: Headers, requestsPer: "minute" | "day", now:
   }
 }
 
-const positive = (n: number | undefined) => (n !== undefined && n > 0 && n < Number.MAX_VALUE ? n : undefined)
+const positive = (n: number | undefined) => (n !== undefined && n > 0 ? n : undefined)
 
 /** Nothing is left until the reset. Some servers send -1 or a limit of 0 for what they do not count. */
 const exhausted = (headers: Headers, kind: string, now: number): number | undefined => {

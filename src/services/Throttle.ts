@@ -43,11 +43,12 @@ export interface State {
   readonly grants: number
   /** The grants before the last shrink: what those calls meet was the same burst. */
   readonly shrunkAt: number
-  /** How many of the last calls were refused as too many, as a share; and of those in flight when the last burst began, how many. */
+  /** How many of the last calls were refused as too many, as a share. */
   readonly crowding: number
   /** Up to which grant a new width is on probation, and how many calls were refused under it so far. */
   readonly probation: number
   readonly refused: number
+  /** How many were refused of those in flight when the last burst began, and the grants at that time. */
   readonly burst: number
   readonly burstAt: number
   readonly coolUntil: number

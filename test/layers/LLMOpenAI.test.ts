@@ -5,6 +5,7 @@ import { Cause, Config, ConfigProvider, Deferred, Effect, Exit, Fiber, Layer, Re
 import * as LLMOpenAI from "../../src/layers/LLMOpenAI.ts"
 import { causeChain, LLMError } from "../../src/services/Errors.ts"
 import { type ChatRequest, LLM, request } from "../../src/services/LLM.ts"
+import { listening } from "../support/listening.ts"
 import { startFakeProvider } from "../support/startFakeProvider.ts"
 
 const canary = "sk-canary/0123456789"
@@ -33,16 +34,8 @@ const serve = Effect.fnUntraced(function* (handler: Handler) {
     seen.push(Buffer.concat(chunks).toString())
     handler(incoming, response)
   })
-  yield* Effect.acquireRelease(
-    Effect.async<void>((resume) => void server.listen(0, "127.0.0.1", () => resume(Effect.void))),
-    () =>
-      Effect.sync(() => {
-        server.close()
-        server.closeAllConnections()
-      })
-  )
-  const address = server.address()
-  return { url: `http://127.0.0.1:${address instanceof Object ? address.port : 0}/v1`, seen }
+  const url = yield* listening(server)
+  return { url, seen }
 })
 
 const json = (response: ServerResponse, status: number, body: unknown, headers: Record<string, string> = {}) => {

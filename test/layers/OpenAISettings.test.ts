@@ -6,6 +6,7 @@ import { vi } from "vitest"
 import * as LLMOpenAI from "../../src/layers/LLMOpenAI.ts"
 import { type ChatRequest, LLM, request } from "../../src/services/LLM.ts"
 import * as Profile from "../../src/services/Profile.ts"
+import { listening } from "../support/listening.ts"
 
 const key = "sk-key/0123456789"
 const ask = (parts: Partial<ChatRequest> = {}) =>
@@ -53,16 +54,8 @@ const serve = Effect.fnUntraced(function* (
     response.writeHead(status, { "content-type": "application/json" })
     response.end(JSON.stringify(body))
   })
-  yield* Effect.acquireRelease(
-    Effect.async<void>((resume) => void server.listen(0, "127.0.0.1", () => resume(Effect.void))),
-    () =>
-      Effect.sync(() => {
-        server.close()
-        server.closeAllConnections()
-      })
-  )
-  const address = server.address()
-  return { url: `http://127.0.0.1:${address instanceof Object ? address.port : 0}/v1`, seen }
+  const url = yield* listening(server)
+  return { url, seen }
 })
 
 /** The SDK reads these from the process itself. */

@@ -5,6 +5,7 @@
 import { createServer, type IncomingMessage, type ServerResponse } from "node:http"
 import type { Socket } from "node:net"
 import { Duration, Effect, Either, Fiber, Option, Schema, type Scope, TestClock } from "effect"
+import { listening } from "./listening.ts"
 
 /**
  * `send_bytes` of the body (default: all of it), then (in a file: `then`) silence, a reset, or an end that never comes. 0 bytes: not even the headers.
@@ -99,17 +100,9 @@ export const play = (
     server.on("connection", (socket: Socket) => {
       if (accepted++ < resets) socket.resetAndDestroy()
     })
-    yield* Effect.acquireRelease(
-      Effect.async<void>((resume) => void server.listen(0, "127.0.0.1", () => resume(Effect.void))),
-      () =>
-        Effect.sync(() => {
-          server.close()
-          server.closeAllConnections()
-        })
-    )
-    const address = server.address()
+    const url = yield* listening(server)
     return {
-      url: `http://127.0.0.1:${address instanceof Object ? address.port : 0}/v1`,
+      url,
       requests,
       live: () => live,
       most: () => most,
