@@ -72,6 +72,8 @@ export interface Driver {
   readonly location: string
   readonly reads: Reads
   readonly transact: (needs: Needs, decide: (facts: Facts) => Writes) => Effect.Effect<void, StorageError>
+  /** When a durable driver's next group is written; default `setImmediate`: at the end of this turn of the event loop. A simulator has turns of its own. */
+  readonly later?: (write: () => void) => void
 }
 
 /**
@@ -120,6 +122,7 @@ export const make = (driver: Driver): Effect.Effect<JournalShape, never, Scope.S
 const makeUnsafe = (driver: Driver): JournalShape => {
   const broken = Deferred.unsafeMake<never, StorageError>(FiberId.none)
   let failure: StorageError | undefined
+  const later = driver.later ?? setImmediate
   let queue: Array<Ticket> = []
   let writing = false
 
@@ -153,7 +156,7 @@ const makeUnsafe = (driver: Driver): JournalShape => {
     Effect.runCallback(write(group), {
       onExit: () => {
         writing = false
-        if (queue.length > 0) setImmediate(turn)
+        if (queue.length > 0) later(turn)
       }
     })
   }
@@ -163,7 +166,7 @@ const makeUnsafe = (driver: Driver): JournalShape => {
     // Memory has no fsync to share, and stays in step with a TestClock.
     if (!driver.durable) return Effect.runSync(write([ticket]))
     queue.push(ticket)
-    if (queue.length === 1 && !writing) setImmediate(turn)
+    if (queue.length === 1 && !writing) later(turn)
   }
 
   const commit = (op: Op) =>
