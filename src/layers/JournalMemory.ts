@@ -3,21 +3,22 @@
  *
  * @since 0.1.0
  */
-import { Effect, Layer } from "effect"
+import { Effect, Layer, type Scope } from "effect"
 import {
   type Book,
   type CallRecord,
   type CheckpointRecord,
+  type CorrectionRecord,
+  callId,
   type Facts,
   type HoldRecord,
-  holdId,
   type Needs,
   type OutcomeRecord,
   type RowRecord,
   type WorkerRecord,
   type Writes
 } from "../services/Book.ts"
-import { type Driver, Journal, make, type Reads } from "../services/Journal.ts"
+import { corrected, type Driver, Journal, make, type Reads, type RowResult } from "../services/Journal.ts"
 
 interface Tables {
   readonly books: Map<string, Book>
@@ -25,6 +26,7 @@ interface Tables {
   readonly workers: Map<string, Map<number, WorkerRecord>>
   readonly holds: Map<string, HoldRecord>
   readonly calls: Map<string, Array<CallRecord>>
+  readonly corrections: Map<string, CorrectionRecord>
   /** By run, then by `seq`; each row's outcomes in order of epoch. */
   readonly outcomes: Map<string, Map<number, ReadonlyArray<OutcomeRecord>>>
   readonly checkpoints: Map<string, Map<number, CheckpointRecord>>
@@ -46,6 +48,7 @@ export const makeDriver = (): Driver => {
     workers: new Map(),
     holds: new Map(),
     calls: new Map(),
+    corrections: new Map(),
     outcomes: new Map(),
     checkpoints: new Map(),
     latest: new Map(),
@@ -55,6 +58,9 @@ export const makeDriver = (): Driver => {
     durable: false,
     location: `memory #${++made}`,
     reads: reads(tables),
+    lock: locks(),
+    check: Effect.void,
+    anchor: () => Effect.succeed(undefined),
     transact: (needs, decide) => Effect.sync(() => apply(tables, decide(factsOf(tables, needs))))
   }
 }
@@ -68,6 +74,15 @@ export const layer: Layer.Layer<Journal> = Layer.scoped(
   Journal,
   Effect.suspend(() => make(makeDriver()))
 )
+
+const locks = () => {
+  const held = new Set<string>()
+  return (runId: string): Effect.Effect<boolean, never, Scope.Scope> =>
+    Effect.acquireRelease(
+      Effect.sync(() => !held.has(runId) && held.add(runId).has(runId)),
+      (mine) => Effect.sync(() => mine && held.delete(runId))
+    )
+}
 
 const inner = <K, L, V>(map: Map<K, Map<L, V>>, key: K): Map<L, V> => {
   const found = map.get(key) ?? new Map<L, V>()
@@ -86,7 +101,14 @@ const factsOf = (tables: Tables, needs: Needs): Facts => ({
   live: new Map([...needs.runs].map((id) => [id, liveOf(tables, id)])),
   versions: new Map([...needs.checkpoints].map((id) => [id, tables.latest.get(id) ?? 0])),
   holds: new Map([...needs.claims].map((id) => [id, [...tables.holds.values()].filter((hold) => hold.runId === id)])),
-  workers: new Map([...needs.claims].map((id) => [id, Math.max(0, ...inner(tables.workers, id).keys())]))
+  workers: new Map([...needs.claims].map((id) => [id, Math.max(0, ...inner(tables.workers, id).keys())])),
+  uncertain: new Map(
+    needs.uncertain.flatMap((id) => {
+      const call = list(tables.calls, id.runId).find((call) => callId(call) === callId(id))
+      const counts = call?.state === "uncertain" && !tables.corrections.has(callId(id))
+      return entry(callId(id), counts ? call.cost : undefined)
+    })
+  )
 })
 
 const entry = <K, V>(key: K, value: V | undefined): ReadonlyArray<readonly [K, V]> =>
@@ -105,14 +127,17 @@ const apply = (tables: Tables, writes: Writes): void => {
     if (discard) tables.workers.delete(runId)
   }
   for (const row of writes.rows) list(tables.rows, row.runId)[row.seq] = row
+  for (const row of writes.changed) list(tables.rows, row.runId)[row.seq] = row
+  for (const row of writes.removed) delete list(tables.rows, row.runId)[row.seq]
   for (const { epoch, runId, seq } of writes.epochs) {
     const rows = list(tables.rows, runId)
     const row = rows[seq]
     if (row !== undefined) rows[seq] = { ...row, epoch }
   }
   for (const [id, hold] of writes.holds) tables.holds.set(id, hold)
-  for (const hold of writes.closed) tables.holds.delete(holdId(hold))
+  for (const hold of writes.closed) tables.holds.delete(callId(hold))
   for (const call of writes.calls) list(tables.calls, call.runId).push(call)
+  for (const correction of writes.corrections) tables.corrections.set(callId(correction), correction)
   for (const outcome of writes.outcomes) {
     const ofRun = inner(tables.outcomes, outcome.runId)
     ofRun.set(outcome.seq, [...(ofRun.get(outcome.seq) ?? []), outcome])
@@ -145,7 +170,13 @@ const writeWorker = (tables: Tables, worker: WorkerRecord): void => {
 }
 
 const reads = (tables: Tables): Reads => {
-  const latest = (row: RowRecord) => inner(tables.outcomes, row.runId).get(row.seq)?.at(-1)
+  const latest = (row: RowRecord, upto = Number.POSITIVE_INFINITY) =>
+    inner(tables.outcomes, row.runId)
+      .get(row.seq)
+      ?.findLast((outcome) => outcome.commitSeq <= upto)
+  const rowsOf = (runId: string) => list(tables.rows, runId).filter((row) => row !== undefined)
+  const callsOf = (runId: string) =>
+    list(tables.calls, runId).map((call) => corrected(call, tables.corrections.get(callId(call))))
   const isPending = (row: RowRecord) => latest(row)?.epoch !== row.epoch
   const covered = (row: RowRecord, commitSeq: number) =>
     (inner(tables.outcomes, row.runId).get(row.seq) ?? []).some((outcome) => outcome.commitSeq <= commitSeq)
@@ -163,23 +194,49 @@ const reads = (tables: Tables): Reads => {
         }
         return page
       }),
-    results: (runId, after, limit) =>
-      Effect.sync(() =>
-        list(tables.rows, runId)
-          .slice(after + 1, after + 1 + limit)
-          .map((row) => ({ row, outcome: latest(row) }))
-      ),
+    results: (runId, after, limit, upto) =>
+      Effect.sync(() => {
+        const rows = list(tables.rows, runId)
+        const page: Array<RowResult> = []
+        for (let seq = after + 1; seq < rows.length && page.length < limit; seq++) {
+          const row = rows[seq]
+          if (row !== undefined) page.push({ row, outcome: latest(row, upto) })
+        }
+        return page
+      }),
     openCalls: (runId) =>
       Effect.sync(() => {
         const rows = list(tables.rows, runId)
-        return list(tables.calls, runId).filter((call) => {
+        return callsOf(runId).filter((call) => {
           const row = rows[call.seq]
           return row !== undefined && isPending(row)
         })
       }),
+    calls: (runId, after, limit) =>
+      Effect.sync(() =>
+        callsOf(runId)
+          .filter(({ n, worker }) => worker > after.worker || (worker === after.worker && n > after.n))
+          .sort((a, b) => a.worker - b.worker || a.n - b.n)
+          .slice(0, limit)
+      ),
+    uncertain: (runId) => Effect.sync(() => callsOf(runId).filter((call) => call.state === "uncertain")),
+    sums: (runId) =>
+      Effect.sync(() => {
+        const costOf = (state: CallRecord["state"]) =>
+          callsOf(runId).reduce((sum, call) => sum + (call.state === state ? call.cost : 0), 0)
+        const holds = [...tables.holds.values()].filter((hold) => hold.runId === runId)
+        const rows = rowsOf(runId)
+        return {
+          spent: costOf("settled"),
+          uncertain: costOf("uncertain"),
+          held: holds.reduce((sum, { amount }) => sum + amount, 0),
+          rows: rows.length,
+          ended: rows.filter((row) => !isPending(row)).length
+        }
+      }),
     idsUpto: (runId, commitSeq) =>
       Effect.sync(() =>
-        list(tables.rows, runId)
+        rowsOf(runId)
           .filter((row) => covered(row, commitSeq))
           .map((row) => row.id)
       ),

@@ -8,18 +8,21 @@ import * as SqlClient from "@effect/sql/SqlClient"
 import type { Connection } from "@effect/sql/SqlConnection"
 import type { SqlError } from "@effect/sql/SqlError"
 import { Array, Effect, Exit } from "effect"
-import type { Book, Facts, HoldRecord, Needs, Writes } from "../services/Book.ts"
+import { type Book, callId, type Facts, type HoldRecord, type Needs, type Writes } from "../services/Book.ts"
 import { StorageError } from "../services/Errors.ts"
-import type { Driver, Reads, RowResult } from "../services/Journal.ts"
+import { corrected, type Driver, type Reads, type RowResult } from "../services/Journal.ts"
+import { Usd } from "../services/Usd.ts"
 import {
   bookColumns,
   type Cell,
   type Columns,
   callColumns,
   checkpointColumns,
+  correctionColumns,
   holdColumns,
   num,
   outcomeColumns,
+  proof,
   type Row,
   rowColumns,
   storeColumns,
@@ -28,6 +31,8 @@ import {
   toBook,
   toCall,
   toCheckpoint,
+  toCorrection,
+  toEntry,
   toHold,
   toOutcome,
   toRow,
@@ -43,17 +48,22 @@ import {
 export interface Dialect {
   readonly location: string
   readonly begin: string
+  /** Whether tables are made where there are none. */
+  readonly create: boolean
   readonly toStorageError: (error: SqlError) => StorageError
   /** Tries again what failed only because another process holds the database. */
   readonly patiently: <A>(use: Effect.Effect<A, StorageError>) => Effect.Effect<A, StorageError>
 }
+
+/** A driver but for what is the database's own. @since 0.1.0 */
+export type SqlDriver = Pick<Driver, "durable" | "location" | "reads" | "transact">
 
 /**
  * The driver over the `SqlClient` in the context, which must be its own: a transaction of the user's around it would deadlock.
  *
  * @since 0.1.0
  */
-export const makeDriver = (dialect: Dialect): Effect.Effect<Driver, StorageError, SqlClient.SqlClient> =>
+export const makeDriver = (dialect: Dialect): Effect.Effect<SqlDriver, StorageError, SqlClient.SqlClient> =>
   Effect.gen(function* () {
     const client = (yield* SqlClient.SqlClient).withoutTransforms()
     yield* migrate(dialect)
@@ -76,18 +86,31 @@ export const makeDriver = (dialect: Dialect): Effect.Effect<Driver, StorageError
           )
         )
       )
-    return { durable: true, location: dialect.location, reads: reads(connected), transact }
+    return { durable: true, location: dialect.location, reads: reads(connected, dialect), transact }
   })
+
+/** The tables' versions, oldest first; a database of a version above them was made by a newer Longhaul. */
+const versions = [tables, proof] as const
 
 const migrate = (dialect: Dialect): Effect.Effect<void, StorageError, SqlClient.SqlClient> =>
   Effect.gen(function* () {
     const sql = yield* SqlClient.SqlClient
     const clustered = sql.onDialectOrElse({ sqlite: () => "without rowid", orElse: () => "" })
-    const create = Effect.forEach(tables(clustered), (table) => sql.unsafe(table), { discard: true })
-    yield* Migrator.make({})({ loader: Migrator.fromRecord({ "0001_init": create }), table: "longhaul_migrations" })
+    const present = yield* latest(sql)
+    if (present === 0 && !dialect.create) return yield* notOurs(dialect)
+    if (present > versions.length) return yield* newer(dialect, present)
+    if (present === versions.length) return
+    const loader = Migrator.fromRecord(
+      Object.fromEntries(
+        versions.map((version, i) => [
+          `${String(i + 1).padStart(4, "0")}_v${i + 1}`,
+          Effect.forEach(version(clustered), (statement) => sql.unsafe(statement), { discard: true })
+        ])
+      )
+    )
+    yield* Migrator.make({})({ loader, table: "longhaul_migrations" })
     // The migrator takes any failure to insert its own row for "another process migrates": look whether that one is done.
-    const done = yield* sql`select migration_id from longhaul_migrations`
-    if (done.length === 0) return yield* migrating(dialect)
+    if ((yield* latest(sql)) < versions.length) return yield* migrating(dialect)
   }).pipe(
     Effect.catchAllDefect((defect) => Effect.fail(defect)),
     Effect.mapError((error) =>
@@ -103,6 +126,32 @@ const migrate = (dialect: Dialect): Effect.Effect<void, StorageError, SqlClient.
             })
     )
   )
+
+/** The version of the tables; 0: there are none. */
+const latest = (sql: SqlClient.SqlClient) =>
+  Effect.gen(function* () {
+    const found = yield* sql.onDialectOrElse({
+      sqlite: () => sql`select name from sqlite_master where type = 'table' and name = 'longhaul_migrations'`,
+      orElse: () => sql`select table_name from information_schema.tables where table_name = 'longhaul_migrations'`
+    })
+    if (found.length === 0) return 0
+    const [row] = yield* sql<{ id: number | null }>`select max(migration_id) as id from longhaul_migrations`
+    return Number(row?.id ?? 0)
+  })
+
+const notOurs = ({ location }: Dialect) =>
+  new StorageError({
+    reason: "schema",
+    path: location,
+    message: `${location} holds no runs: it is not a Longhaul database, or it was emptied; put its last copy back, or name another --db`
+  })
+
+const newer = ({ location }: Dialect, present: number) =>
+  new StorageError({
+    reason: "schema",
+    path: location,
+    message: `${location} was written by a newer Longhaul (tables of version ${present}, this one knows ${versions.length}): update Longhaul`
+  })
 
 const migrating = ({ location }: Dialect) =>
   new StorageError({ reason: "busy", path: location, message: `another process creates the tables of ${location}` })
@@ -137,7 +186,12 @@ const facts = (db: Connection, needs: Needs) =>
       const [row] = yield* db.execute(statements.latestWorker, [id], undefined)
       workers.set(id, num(row?.worker ?? 0))
     }
-    return { books, live, versions, holds, workers }
+    const uncertain = new Map<string, Usd>()
+    for (const id of needs.uncertain) {
+      const [row] = yield* db.execute(statements.countedAt, [id.runId, id.worker, id.n], undefined)
+      if (row !== undefined) uncertain.set(callId(id), Usd.nano(num(row.cost)))
+    }
+    return { books, live, versions, holds, workers, uncertain }
   })
 
 const apply = (db: Connection, writes: Writes) =>
@@ -157,10 +211,15 @@ const apply = (db: Connection, writes: Writes) =>
       if (discard) yield* db.executeRaw(statements.discard, [runId])
     }
     yield* insert(db, "manifest", rowColumns, writes.rows)
+    for (const row of writes.changed) {
+      yield* db.executeRaw(statements.change, [...changeable.map(([, cell]) => cell(row)), row.runId, row.seq])
+    }
+    for (const { runId, seq } of writes.removed) yield* db.executeRaw(statements.remove, [runId, seq])
     for (const { epoch, runId, seq } of writes.epochs) yield* db.executeRaw(statements.epoch, [epoch, runId, seq])
     yield* insert(db, "hold", holdColumns, [...writes.holds.values()])
     yield* deleteHolds(db, writes.closed)
     yield* insert(db, "call", callColumns, writes.calls)
+    yield* insert(db, "correction", correctionColumns, writes.corrections)
     yield* insert(db, "outcome", outcomeColumns, writes.outcomes)
     yield* insert(db, "checkpoint", checkpointColumns, writes.checkpoints)
     for (const { all, id, upto } of writes.prunes) {
@@ -220,6 +279,9 @@ const put = (db: Connection, entries: ReadonlyArray<readonly [string, string]>, 
 
 // ---- statements
 
+/** The columns of a row that its source may change: all but its place. */
+const changeable = rowColumns.slice(2)
+
 /**
  * Every statement of fixed text, for the test that reads its query plan.
  *
@@ -240,11 +302,13 @@ export const statements = {
   unload: "delete from manifest where run_id = ?",
   discardWorkers: "delete from worker where run_id = ?",
   discard: "delete from run where run_id = ?",
+  change: `update manifest set ${changeable.map(([name]) => `${name} = ?`).join(", ")} where run_id = ? and seq = ?`,
+  remove: "delete from manifest where run_id = ? and seq = ?",
   epoch: "update manifest set epoch = ? where run_id = ? and seq = ?",
   deleteHolds: "delete from hold where run_id = ? and worker = ? and n in",
   prune: "delete from checkpoint where id = ? and version <= ? and status <> 'DONE'",
   dropCheckpoints: "delete from checkpoint where id = ? and version <= ?",
-  overwrite: " on conflict (key) do update set value = excluded.value",
+  overwrite: " on conflict (key) do update set value = excluded.value, crc = excluded.crc",
   firstWins: " on conflict (key) do nothing",
   book: "select * from run where run_id = ?",
   books: "select * from run order by created_at, run_id",
@@ -253,7 +317,19 @@ export const statements = {
     left join outcome o on o.run_id = m.run_id and o.seq = m.seq and o.epoch = m.epoch
     where m.run_id = ? and m.seq > ? and o.seq is null order by m.seq limit ?`,
   manifest: "select * from manifest where run_id = ? and seq > ? order by seq limit ?",
-  outcomes: "select * from outcome where run_id = ? and seq > ? and seq <= ? order by seq, epoch",
+  outcomes: "select * from outcome where run_id = ? and seq > ? and seq <= ? and commit_seq <= ? order by seq, epoch",
+  calls: "select * from call where run_id = ? and (worker, n) > (?, ?) order by worker, n limit ?",
+  uncertain: "select * from call where run_id = ? and state = 'uncertain' order by worker, n",
+  corrections: "select * from correction where run_id = ?",
+  countedAt: `select c.cost from call c
+    left join correction k on k.run_id = c.run_id and k.worker = c.worker and k.n = c.n
+    where c.run_id = ? and c.worker = ? and c.n = ? and c.state = 'uncertain' and k.n is null`,
+  callSums: `select coalesce(sum(case when c.state = 'settled' then c.cost else coalesce(k.cost, 0) end), 0) as spent,
+    coalesce(sum(case when c.state = 'uncertain' and k.n is null then c.cost else 0 end), 0) as uncertain
+    from call c left join correction k on k.run_id = c.run_id and k.worker = c.worker and k.n = c.n where c.run_id = ?`,
+  holdSum: "select coalesce(sum(amount), 0) as held from hold where run_id = ?",
+  rowSums: `select count(*) as total, count(o.seq) as ended from manifest m
+    left join outcome o on o.run_id = m.run_id and o.seq = m.seq and o.epoch = m.epoch where m.run_id = ?`,
   openCalls: `select c.* from call c
     join manifest m on m.run_id = c.run_id and m.seq = c.seq
     left join outcome o on o.run_id = m.run_id and o.seq = m.seq and o.epoch = m.epoch
@@ -263,56 +339,78 @@ export const statements = {
   versions: "select version from checkpoint where id = ? order by version",
   checkpoint: "select * from checkpoint where id = ? and version = ?",
   latestCheckpoint: "select * from checkpoint where id = ? order by version desc limit 1",
-  values: "select key, value from store where key in"
+  values: "select * from store where key in"
 } as const
 
 type Connected = <A>(use: (db: Connection) => Effect.Effect<A, SqlError>) => Effect.Effect<A, StorageError>
 
-const reads = (connected: Connected): Reads => {
+const reads = (connected: Connected, { location }: Dialect): Reads => {
   const all = <A>(statement: string, params: ReadonlyArray<Cell>, to: (row: Row) => A) =>
-    connected((db) => Effect.map(db.execute(statement, params, undefined), (rows) => rows.map(to)))
+    Effect.flatMap(
+      connected((db) => db.execute(statement, params, undefined)),
+      (rows) => Effect.try({ try: () => rows.map(to), catch: damaged(location) })
+    )
   const first = <A>(statement: string, params: ReadonlyArray<Cell>, to: (row: Row) => A) =>
     Effect.map(all(statement, params, to), (rows): A | undefined => rows[0])
+  /** Calls with what was learned of them later: corrections are few. */
+  const calls = (statement: string, params: readonly [runId: string, ...rest: ReadonlyArray<Cell>]) =>
+    Effect.gen(function* () {
+      const found = yield* all(statement, params, toCall)
+      const later = yield* all(statements.corrections, [params[0]], toCorrection)
+      const byCall = new Map(later.map((correction) => [callId(correction), correction]))
+      return found.map((call) => corrected(call, byCall.get(callId(call))))
+    })
   return {
     book: (runId) => first(statements.book, [runId], toBook),
     books: all(statements.books, [], toBook),
     workers: (runId) => all(statements.workers, [runId], toWorker),
     pending: (runId, after, limit) => all(statements.pending, [runId, after, limit], toRow),
-    results: (runId, after, limit) =>
+    results: (runId, after, limit, upto = Number.MAX_SAFE_INTEGER) =>
       Effect.gen(function* () {
         const rows = yield* all(statements.manifest, [runId, after, limit], toRow)
         const last = rows.at(-1)?.seq ?? after
-        const outcomes = yield* all(statements.outcomes, [runId, after, last], toOutcome)
+        const outcomes = yield* all(statements.outcomes, [runId, after, last, upto], toOutcome)
         // In order of epoch, so the latest of a row stays.
         const latest = new Map(outcomes.map((outcome) => [outcome.seq, outcome]))
         return rows.map((row): RowResult => ({ row, outcome: latest.get(row.seq) }))
       }),
-    openCalls: (runId) => all(statements.openCalls, [runId], toCall),
+    openCalls: (runId) => calls(statements.openCalls, [runId]),
+    calls: (runId, { n, worker }, limit) => calls(statements.calls, [runId, worker, n, limit]),
+    uncertain: (runId) =>
+      Effect.map(calls(statements.uncertain, [runId]), (all) => all.filter(({ state }) => state === "uncertain")),
+    sums: (runId) =>
+      Effect.gen(function* () {
+        const [call] = yield* all(statements.callSums, [runId], (row) => row)
+        const [hold] = yield* all(statements.holdSum, [runId], (row) => row)
+        const [rows] = yield* all(statements.rowSums, [runId], (row) => row)
+        return {
+          spent: num(call?.spent ?? 0),
+          uncertain: num(call?.uncertain ?? 0),
+          held: num(hold?.held ?? 0),
+          rows: num(rows?.total ?? 0),
+          ended: num(rows?.ended ?? 0)
+        }
+      }),
     idsUpto: (runId, commitSeq) => all(statements.idsUpto, [runId, commitSeq], (row) => str(row.id)),
     checkpoints: (id) => all(statements.versions, [id], (row) => num(row.version)),
     checkpoint: (id, version) =>
       version === undefined
         ? first(statements.latestCheckpoint, [id], toCheckpoint)
         : first(statements.checkpoint, [id, version], toCheckpoint),
-    values: (keys) => valuesOf(all, keys)
+    values: (keys) =>
+      Effect.map(
+        Effect.forEach(Array.chunksOf(keys, 500), (part) =>
+          all(`${statements.values} (${part.map(() => "?").join(", ")})`, part, toEntry)
+        ),
+        (parts): ReadonlyMap<string, string> => new Map(parts.flat())
+      )
   }
 }
 
-const valuesOf = (
-  all: <A>(
-    statement: string,
-    params: ReadonlyArray<Cell>,
-    to: (row: Row) => A
-  ) => Effect.Effect<Array<A>, StorageError>,
-  keys: ReadonlyArray<string>
-) =>
-  Effect.map(
-    Effect.forEach(Array.chunksOf(keys, 500), (part) =>
-      all(
-        `${statements.values} (${part.map(() => "?").join(", ")})`,
-        part,
-        (row) => [str(row.key), str(row.value)] as const
-      )
-    ),
-    (parts): ReadonlyMap<string, string> => new Map(parts.flat())
-  )
+const damaged = (location: string) => (error: unknown) =>
+  new StorageError({
+    reason: "corrupt",
+    path: location,
+    message: `${location} is damaged: ${error instanceof Error ? error.message : String(error)}; put its last copy back, or see longhaul doctor --db ${location}`,
+    cause: error
+  })

@@ -9,6 +9,7 @@
  * @since 0.1.0
  */
 import { isUtf8 } from "node:buffer"
+import { statSync } from "node:fs"
 import * as fs from "node:fs/promises"
 import { extname } from "node:path"
 import { CsvError, parse } from "csv-parse/sync"
@@ -37,7 +38,7 @@ export const csv = (path: string, options: { readonly delimiter?: string } = {})
           fix: 'use one character, such as ";", that is neither a quote nor a line end'
         })
       )
-  return { kind: "csv", location: path, text: true, rows }
+  return { kind: "csv", location: path, text: true, stamp: stampOf(path), rows }
 }
 
 /**
@@ -50,8 +51,15 @@ export const jsonl = (path: string): RowSource => ({
   kind: "jsonl",
   location: path,
   text: false,
+  stamp: stampOf(path),
   rows: records(path, false, () => jsonlReader(path))
 })
+
+const stampOf = (path: string): Effect.Effect<string | undefined> =>
+  Effect.sync(() => {
+    const found = statSync(path, { throwIfNoEntry: false })
+    return found === undefined ? undefined : `${found.size} ${Math.round(found.mtimeMs)}`
+  })
 
 /**
  * The source by the file's extension: `.csv`, `.tsv` (CSV with tabs), `.jsonl` or `.ndjson`.

@@ -3,11 +3,13 @@
  *
  * @since 0.1.0
  */
+import { crc32 } from "node:zlib"
 import { Schema } from "effect"
 import type {
   Book,
   CallRecord,
   CheckpointRecord,
+  CorrectionRecord,
   HoldRecord,
   OutcomeRecord,
   RowRecord,
@@ -45,10 +47,35 @@ export const tables = (clustered: string): ReadonlyArray<string> => [
   `create table store (key text primary key, value ${text}) ${clustered}`
 ]
 
+/**
+ * What came with the second version: a checksum of every text that is read back (null in rows from before), what a result was made with, and what was learned of a call later.
+ *
+ * @since 0.1.0
+ */
+export const proof = (clustered: string): ReadonlyArray<string> => [
+  `alter table run add column kept ${int} default 0`,
+  `alter table outcome add column made ${text} default ''`,
+  ...["manifest", "call", "outcome", "checkpoint", "store"].map(
+    (table) => `alter table ${table} add column crc bigint`
+  ),
+  `create table correction (run_id ${text}, worker ${int}, n ${int}, source ${text}, cost ${int}, input_tokens ${int}, cached_tokens ${int},
+    cache_write_tokens ${int}, output_tokens ${int}, reasoning_tokens ${int}, answer text, note ${text}, at ${int},
+    primary key (run_id, worker, n)) ${clustered}`
+]
+
 /** What a statement binds. @since 0.1.0 */
 export type Cell = string | number | null
 /** The columns of a table, each with a record's cell. @since 0.1.0 */
 export type Columns<A> = ReadonlyArray<readonly [column: string, cell: (record: A) => Cell]>
+
+/** Damage, not malice: one flipped bit in a payload passes SQLite's own check. */
+const checksum = (...texts: ReadonlyArray<string>): number => texts.reduce((sum, part) => crc32(part, sum), 0)
+
+/** What was written, or an error. */
+const sound = (row: Row, ...texts: ReadonlyArray<string>): void => {
+  if (row.crc === null || num(row.crc) === checksum(...texts)) return
+  throw new Error(`a stored record (${texts[0]?.slice(0, 80)}) is not what was written`)
+}
 
 const json = (reason: StopReason | null) => (reason === null ? null : JSON.stringify(reason))
 
@@ -87,6 +114,7 @@ export const bookColumns: Columns<Book> = [
   ["done", (book) => book.done],
   ["partial", (book) => book.partial],
   ["failed", (book) => book.failed],
+  ["kept", (book) => book.kept],
   ["commit_seq", (book) => book.commitSeq]
 ]
 
@@ -109,7 +137,8 @@ export const rowColumns: Columns<RowRecord> = [
   ["version", (row) => row.version],
   ["line", (row) => row.line],
   ["value", (row) => row.value],
-  ["epoch", (row) => row.epoch]
+  ["epoch", (row) => row.epoch],
+  ["crc", (row) => checksum(row.id, row.version, row.value)]
 ]
 
 /** Columns of `hold`. @since 0.1.0 */
@@ -142,7 +171,25 @@ export const callColumns: Columns<CallRecord> = [
   ["answer", (call) => call.answer],
   ["finish", (call) => call.finish],
   ["request_id", (call) => call.requestId],
-  ["closed_at", (call) => call.closedAt]
+  ["closed_at", (call) => call.closedAt],
+  ["crc", (call) => checksum(call.request, call.answer ?? "")]
+]
+
+/** Columns of `correction`. @since 0.1.0 */
+export const correctionColumns: Columns<CorrectionRecord> = [
+  ["run_id", (correction) => correction.runId],
+  ["worker", (correction) => correction.worker],
+  ["n", (correction) => correction.n],
+  ["source", (correction) => correction.source],
+  ["cost", (correction) => correction.cost],
+  ["input_tokens", (correction) => correction.inputTokens],
+  ["cached_tokens", (correction) => correction.cachedTokens],
+  ["cache_write_tokens", (correction) => correction.cacheWriteTokens],
+  ["output_tokens", (correction) => correction.outputTokens],
+  ["reasoning_tokens", (correction) => correction.reasoningTokens],
+  ["answer", (correction) => correction.answer],
+  ["note", (correction) => correction.note],
+  ["at", (correction) => correction.at]
 ]
 
 /** Columns of `outcome`. @since 0.1.0 */
@@ -155,7 +202,9 @@ export const outcomeColumns: Columns<OutcomeRecord> = [
   ["category", (outcome) => outcome.category],
   ["key", (outcome) => outcome.key],
   ["fallback", (outcome) => (outcome.fallback ? 1 : 0)],
-  ["value", (outcome) => outcome.value]
+  ["made", (outcome) => outcome.made],
+  ["value", (outcome) => outcome.value],
+  ["crc", (outcome) => checksum(outcome.key, outcome.value)]
 ]
 
 /** Columns of `checkpoint`. @since 0.1.0 */
@@ -166,13 +215,15 @@ export const checkpointColumns: Columns<CheckpointRecord> = [
   ["state", (checkpoint) => checkpoint.state],
   ["metadata", (checkpoint) => checkpoint.metadata],
   ["upto_commit_seq", (checkpoint) => checkpoint.uptoCommitSeq],
-  ["at", (checkpoint) => checkpoint.at]
+  ["at", (checkpoint) => checkpoint.at],
+  ["crc", (checkpoint) => checksum(checkpoint.id, checkpoint.state, checkpoint.metadata)]
 ]
 
 /** Columns of `store`. @since 0.1.0 */
 export const storeColumns: Columns<readonly [string, string]> = [
   ["key", ([key]) => key],
-  ["value", ([, value]) => value]
+  ["value", ([, value]) => value],
+  ["crc", ([key, value]) => checksum(key, value)]
 ]
 
 /** What a driver may hand out for one row; Postgres gives a bigint as text. @since 0.1.0 */
@@ -195,6 +246,7 @@ const runStatus = oneOf("loading", "running", "suspended", "done")
 const callState = oneOf("settled", "uncertain", "released")
 const outcomeKind = oneOf("done", "partial", "failed")
 const checkpointStatus = oneOf("RUNNING", "SUSPENDED", "DONE")
+const correctionSource = oneOf("late", "report", "lookup")
 const toReason = Schema.decodeUnknownSync(Schema.parseJson(StopReason))
 
 /** A row of `run`. @since 0.1.0 */
@@ -228,6 +280,7 @@ export const toBook = (row: Row): Book => ({
   done: num(row.done),
   partial: num(row.partial),
   failed: num(row.failed),
+  kept: num(row.kept),
   commitSeq: num(row.commit_seq)
 })
 
@@ -240,15 +293,18 @@ const toTokens = (row: Row) => ({
 })
 
 /** A row of `manifest`. @since 0.1.0 */
-export const toRow = (row: Row): RowRecord => ({
-  runId: str(row.run_id),
-  seq: num(row.seq),
-  id: str(row.id),
-  version: str(row.version),
-  line: num(row.line),
-  value: str(row.value),
-  epoch: num(row.epoch)
-})
+export const toRow = (row: Row): RowRecord => {
+  sound(row, str(row.id), str(row.version), str(row.value))
+  return {
+    runId: str(row.run_id),
+    seq: num(row.seq),
+    id: str(row.id),
+    version: str(row.version),
+    line: num(row.line),
+    value: str(row.value),
+    epoch: num(row.epoch)
+  }
+}
 
 /** A row of `hold`. @since 0.1.0 */
 export const toHold = (row: Row): HoldRecord => ({
@@ -267,41 +323,51 @@ export const toHold = (row: Row): HoldRecord => ({
 })
 
 /** A row of `call`. @since 0.1.0 */
-export const toCall = (row: Row): CallRecord => ({
-  ...toHold(row),
-  ...toTokens(row),
-  state: callState(row.state),
-  cost: Usd.nano(num(row.cost)),
-  reason: str(row.reason),
-  answer: strOrNull(row.answer),
-  finish: strOrNull(row.finish),
-  requestId: strOrNull(row.request_id),
-  closedAt: num(row.closed_at)
-})
+export const toCall = (row: Row): CallRecord => {
+  sound(row, str(row.request), strOrNull(row.answer) ?? "")
+  return {
+    ...toHold(row),
+    ...toTokens(row),
+    state: callState(row.state),
+    cost: Usd.nano(num(row.cost)),
+    reason: str(row.reason),
+    answer: strOrNull(row.answer),
+    finish: strOrNull(row.finish),
+    requestId: strOrNull(row.request_id),
+    closedAt: num(row.closed_at)
+  }
+}
 
 /** A row of `outcome`. @since 0.1.0 */
-export const toOutcome = (row: Row): OutcomeRecord => ({
-  runId: str(row.run_id),
-  seq: num(row.seq),
-  epoch: num(row.epoch),
-  commitSeq: num(row.commit_seq),
-  kind: outcomeKind(row.kind),
-  category: str(row.category),
-  key: str(row.key),
-  fallback: num(row.fallback) === 1,
-  value: str(row.value)
-})
+export const toOutcome = (row: Row): OutcomeRecord => {
+  sound(row, str(row.key), str(row.value))
+  return {
+    runId: str(row.run_id),
+    seq: num(row.seq),
+    epoch: num(row.epoch),
+    commitSeq: num(row.commit_seq),
+    kind: outcomeKind(row.kind),
+    category: str(row.category),
+    key: str(row.key),
+    fallback: num(row.fallback) === 1,
+    made: str(row.made),
+    value: str(row.value)
+  }
+}
 
 /** A row of `checkpoint`. @since 0.1.0 */
-export const toCheckpoint = (row: Row): CheckpointRecord => ({
-  id: str(row.id),
-  version: num(row.version),
-  status: checkpointStatus(row.status),
-  state: str(row.state),
-  metadata: str(row.metadata),
-  uptoCommitSeq: num(row.upto_commit_seq),
-  at: num(row.at)
-})
+export const toCheckpoint = (row: Row): CheckpointRecord => {
+  sound(row, str(row.id), str(row.state), str(row.metadata))
+  return {
+    id: str(row.id),
+    version: num(row.version),
+    status: checkpointStatus(row.status),
+    state: str(row.state),
+    metadata: str(row.metadata),
+    uptoCommitSeq: num(row.upto_commit_seq),
+    at: num(row.at)
+  }
+}
 
 /** A row of `worker`. @since 0.1.0 */
 export const toWorker = (row: Row): WorkerRecord => ({
@@ -313,3 +379,23 @@ export const toWorker = (row: Row): WorkerRecord => ({
   startedAt: num(row.started_at),
   beatAt: num(row.beat_at)
 })
+
+/** A row of `correction`. @since 0.1.0 */
+export const toCorrection = (row: Row): CorrectionRecord => ({
+  runId: str(row.run_id),
+  worker: num(row.worker),
+  n: num(row.n),
+  source: correctionSource(row.source),
+  cost: Usd.nano(num(row.cost)),
+  ...toTokens(row),
+  answer: strOrNull(row.answer),
+  note: str(row.note),
+  at: num(row.at)
+})
+
+/** A row of `store`. @since 0.1.0 */
+export const toEntry = (row: Row): readonly [key: string, value: string] => {
+  const [key, value] = [str(row.key), str(row.value)]
+  sound(row, key, value)
+  return [key, value]
+}

@@ -24,11 +24,13 @@ import {
   Schedule,
   Scope
 } from "effect"
+import type { Writes } from "../services/Book.ts"
 import * as Checkpointer from "../services/Checkpointer.ts"
 import { StorageError } from "../services/Errors.ts"
-import { Journal, make } from "../services/Journal.ts"
+import { type Driver, Journal, make } from "../services/Journal.ts"
 import * as Store from "../services/Store.ts"
 import { makeDriver } from "./JournalSql.ts"
+import * as Guard from "./SqliteGuard.ts"
 
 /** @since 0.1.0 */
 export interface SqliteConfig {
@@ -71,25 +73,17 @@ const busy = Schedule.intersect(Schedule.jittered(Schedule.spaced("50 millis")),
  *
  * @since 0.1.0
  */
-export const open = (config: SqliteConfig) =>
+export const open = (config: SqliteConfig): Effect.Effect<Driver, StorageError, Scope.Scope> =>
   Effect.gen(function* () {
     const path = config.filename === ":memory:" ? config.filename : resolve(config.filename)
-    if (path !== ":memory:") yield* checkPath(path, config.create ?? true)
-    const dialect = {
-      location: path,
-      begin: "begin immediate",
-      toStorageError: (error: SqlError) => toStorageError(path, error.cause),
-      patiently: retryBusy
-    }
+    const create = config.create ?? true
+    if (path !== ":memory:") yield* checkPath(path, create)
     const connect = Effect.gen(function* () {
       const context = yield* Layer.build(
         SqliteClient.layer({ filename: path, prepareCacheSize: 1000, prepareCacheTTL: "365 days" })
       ).pipe(Effect.catchAllCause((cause) => Effect.fail(toStorageError(path, Cause.squash(cause)))))
-      const client = Context.get(context, SqlClient.SqlClient)
-      yield* client.unsafe(`pragma busy_timeout = ${BUSY_MS}`)
-      yield* client`pragma synchronous = full`
-      return yield* makeDriver(dialect).pipe(Effect.provideService(SqlClient.SqlClient, client))
-    }).pipe(Effect.catchTag("SqlError", (error) => Effect.fail(dialect.toStorageError(error))))
+      return yield* driverOver(Context.get(context, SqlClient.SqlClient), path, create)
+    })
     // Each try has a client of its own: a client keeps the statements that it could not prepare.
     const scope = yield* Effect.scope
     return yield* retryBusy(
@@ -97,6 +91,58 @@ export const open = (config: SqliteConfig) =>
         Effect.onError(Scope.extend(connect, own), () => Scope.close(own, Exit.void))
       )
     )
+  })
+
+const driverOver = (client: SqlClient.SqlClient, path: string, create: boolean) =>
+  Effect.gen(function* () {
+    const toError = (error: SqlError) => toStorageError(path, error.cause)
+    yield* client.unsafe(`pragma busy_timeout = ${BUSY_MS}`)
+    yield* client`pragma synchronous = full`
+    const dialect = { location: path, begin: "begin immediate", create, toStorageError: toError, patiently: retryBusy }
+    const driver = yield* makeDriver(dialect).pipe(Effect.provideService(SqlClient.SqlClient, client))
+    const check = Effect.flatMap(
+      Effect.mapError(client<{ quick_check: string }>`pragma quick_check(1)`, toError),
+      ([found]) => (found?.quick_check === "ok" ? Effect.void : damaged(path, found?.quick_check ?? "no answer"))
+    )
+    if (path === ":memory:") return { ...driver, ...alone, check }
+    yield* safe(client, path)
+    const { anchor, committed, intact, lock } = yield* Guard.make(path)
+    const transact: Driver["transact"] = (needs, decide) =>
+      Effect.suspend(() => {
+        let written: Writes | undefined
+        const group = driver.transact(needs, (facts) => {
+          written = decide(facts)
+          return written
+        })
+        return intact.pipe(
+          Effect.zipRight(group),
+          Effect.flatMap(() => (written === undefined ? Effect.void : committed(written)))
+        )
+      })
+    return { ...driver, transact, check, lock, anchor }
+  }).pipe(Effect.catchTag("SqlError", (error) => Effect.fail(toStorageError(path, error.cause))))
+
+/** Nobody else can open a database in memory. */
+const alone = { lock: () => Effect.succeed(true), anchor: () => Effect.succeed(undefined) }
+
+const damaged = (path: string, detail: string) =>
+  new StorageError({
+    reason: "corrupt",
+    path,
+    message: `${path} is damaged (${detail}): put its last copy back, or see longhaul doctor --db ${path}`
+  })
+
+/**
+ * What the promise of a durable hold rests on, asked of the database itself: after `journal_mode = wal` SQLite reports FULL and goes on with the weaker setting that it was
+ * built with (better-sqlite3, docs/compilation.md: SQLITE_DEFAULT_WAL_SYNCHRONOUS=1), so it is read once tables were written.
+ */
+const safe = (client: SqlClient.SqlClient, path: string): Effect.Effect<void, StorageError | SqlError> =>
+  Effect.gen(function* () {
+    const [{ synchronous = -1 } = {}] = yield* client<{ synchronous: number }>`pragma synchronous`
+    const [{ journal_mode: mode = "?" } = {}] = yield* client<{ journal_mode: string }>`pragma journal_mode`
+    if (synchronous >= 2 && mode === "wal") return
+    const message = `${path} is not safe against a loss of power (journal_mode ${mode}, synchronous ${synchronous}): is it on a network drive? Put it on a local disk`
+    return yield* new StorageError({ reason: "unsafe", path, message })
   })
 
 /** The driver of the schedule is made only when it is needed: nearly no commit ever waits. */

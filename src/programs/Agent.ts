@@ -78,6 +78,10 @@ export interface Agent<Row, A, I = unknown> {
   readonly request: (row: Row) => ChatRequest
   /** What a result depends on besides the request: part of every key. */
   readonly decoder: string
+  /** The decode side of the output schema, as a digest. */
+  readonly reading: string
+  /** The typed value of an answer's text, or what does not fit, a line each. */
+  readonly read: (text: string) => Either.Either<A, ReadonlyArray<string>>
   /** Asks for one row. A text that cannot be read after all repairs is a `partial` result, not an error. */
   readonly run: (row: Row, place?: Place) => Effect.Effect<AgentResult<A>, AgentError, Invoker>
   /** The same for a request already rendered, with what the run's counters need; `check` says what else is wrong with a result. Internal. */
@@ -153,6 +157,8 @@ export const make = <Row, A, I>(options: AgentOptions<Row, A, I>): Agent<Row, A,
     output: options.output,
     request,
     decoder: decoderOf(options.output, promptVersion),
+    reading: digestOf([options.output.ast]),
+    read,
     run: (row, place = { seq: 0, epoch: 0 }) =>
       Effect.flatMap(
         Effect.suspend(() => work(request(row), place)),
@@ -215,4 +221,6 @@ const factsOf = (replies: ReadonlyArray<Reply>): OutcomeFacts => ({
 
 /** The decode side of the schema and the author's version: a change in either makes other results of the same answer. */
 const decoderOf = <A, I>(schema: Schema.Schema<A, I>, promptVersion: string): string =>
-  Identity.sha256(JSON.stringify([promptVersion, String(schema.ast), schema.ast])).slice(0, 16)
+  digestOf([promptVersion, String(schema.ast), schema.ast])
+
+const digestOf = (parts: ReadonlyArray<unknown>): string => Identity.sha256(JSON.stringify(parts)).slice(0, 16)

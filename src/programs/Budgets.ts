@@ -51,13 +51,13 @@ export const within =
         const now = yield* Clock.currentTimeMillis
         const budget = Budget.make(options)
         const limits = yield* budget.limits
-        const { book, fence } = yield* RunRecord.open(journal, {
-          found: yield* journal.reads.book(runId),
+        const { book, fence, lost } = yield* RunRecord.open(journal, {
           fresh: { runId, job: "within", scope: runId, status: "running", source: "{}", createdAt: now, chunkSize: 1 },
           limits
         })
         yield* journal.commit({ _tag: "Limits", fence, limits })
         const meter = Meter.make({ journal, book, fence, clock: yield* Effect.clock, throttle: budget.throttle })
+        yield* Effect.forkScoped(Effect.zipRight(lost, Effect.sync(meter.fenced)))
         const routes = yield* Routes.make(llm, [], yield* CircuitBreaker.Breaker, meter.now)
         const invoker = Invoker.make({
           routes,

@@ -63,7 +63,10 @@ const always = {
     Options.withDescription("Always as many calls in flight as allowed, also where the provider takes fewer")
   ),
   keep: Options.boolean("keep").pipe(Options.withDescription("Keep rows done with another prompt, schema or model")),
-  rerun: Options.boolean("rerun").pipe(Options.withDescription("Run such rows again"))
+  rerun: Options.boolean("rerun").pipe(Options.withDescription("Run such rows again")),
+  acceptLoss: Options.boolean("accept-loss").pipe(
+    Options.withDescription("Go on though the database lost commits; what they cost counts as uncertain")
+  )
 }
 
 /** What a new run takes. @since 0.1.0 */

@@ -5,13 +5,14 @@
  */
 import { existsSync } from "node:fs"
 import { dirname } from "node:path"
+import { Prompt } from "@effect/cli"
 import { Clock, Console, Effect, Either, Layer, Option, Schedule, Schema, Stream } from "effect"
 import { write } from "../layers/Export.ts"
 import * as LLMSimulated from "../layers/LLMSimulated.ts"
 import * as Rows from "../layers/Rows.ts"
 import * as RowsSqlite from "../layers/RowsSqlite.ts"
 import * as Budget from "../services/Budget.ts"
-import { InputError } from "../services/Errors.ts"
+import { InputError, RunRefused } from "../services/Errors.ts"
 import * as Profile from "../services/Profile.ts"
 import type { RowSource } from "../services/RowSource.ts"
 import * as Enrichment from "./Enrichment.ts"
@@ -57,6 +58,8 @@ export interface CliRunOptions {
   readonly budget: Budget.BudgetOptions
   readonly retry: Enrichment.RunOptions["retry"]
   readonly onDrift: Enrichment.RunOptions["onDrift"]
+  readonly reread: boolean
+  readonly acceptLoss: boolean
   readonly graceMs: number
 }
 
@@ -75,7 +78,7 @@ export const execute = (options: CliRunOptions) =>
     }
     const loaded = yield* JobFile.load(settings.job)
     const job = yield* overridden(loaded.job, settings)
-    return yield* Effect.provide(run(job, options), [
+    return yield* Effect.provide(chosenDrift(job, options), [
       Budget.layer({
         ...options.budget,
         requestsPerMinute: settings.rpm,
@@ -106,7 +109,8 @@ const checkOut = (out: string | undefined): Effect.Effect<void, InputError> => {
 const providerOf = (settings: Settings, simulated: JobFile.JobModule["simulated"]) =>
   settings.llm === "openai" ? openai(settings) : Option.getOrElse(simulated, () => LLMSimulated.layer())
 
-const overridden = (job: Job<unknown, unknown>, settings: Settings) =>
+/** The job with what the run's record changes in it. @since 0.1.0 */
+export const overridden = (job: Job<unknown, unknown>, settings: Settings) =>
   Effect.map(sourceOf(settings), (source) =>
     Enrichment.withOverrides(job, {
       ...(source === undefined ? {} : { source }),
@@ -133,9 +137,35 @@ const sourceOf = ({
   return new InputError({ reason: "bad_option", message })
 }
 
+/** On a terminal the operator is asked; elsewhere a flag must say. */
+const chosenDrift = (job: Job<unknown, unknown>, options: CliRunOptions) =>
+  Effect.catchIf(run(job, options), isDrift, (refused) =>
+    Effect.gen(function* () {
+      if (!process.stdin.isTTY || !process.stderr.isTTY) return yield* refused
+      const choice = yield* askDrift(refused.message)
+      return choice === "abort" ? yield* refused : yield* run(job, { ...options, onDrift: choice })
+    })
+  )
+
+const isDrift = (error: { readonly _tag: string }): error is RunRefused =>
+  error instanceof RunRefused && error.reason === "drift"
+
+const askDrift = (message: string) =>
+  Effect.zipRight(
+    Console.error(message),
+    Prompt.select({
+      message: "What becomes of these rows?",
+      choices: [
+        { title: "abort: nothing is changed", value: "abort" as const },
+        { title: "keep: their results stay, and the run mixes", value: "keep" as const },
+        { title: "re-run: they are asked again", value: "rerun" as const }
+      ]
+    })
+  )
+
 const run = (job: Job<unknown, unknown>, options: CliRunOptions) =>
   Effect.gen(function* () {
-    const { db, graceMs, onDrift, retry, settings } = options
+    const { acceptLoss, db, graceMs, onDrift, reread, retry, settings } = options
     const begun = yield* Clock.currentTimeMillis
     let runId = options.runId
     const ran = Effect.scoped(
@@ -143,6 +173,8 @@ const run = (job: Job<unknown, unknown>, options: CliRunOptions) =>
         const handle = yield* Enrichment.start(job, {
           runId,
           onDrift,
+          reread,
+          acceptLoss,
           graceMs,
           settings: yield* Effect.orDie(Schema.encode(SettingsJson)(settings)),
           ...(retry === undefined ? {} : { retry })
@@ -207,15 +239,26 @@ const markOf = (at: number, { done, failed, partial }: Enrichment.Snapshot): Pro
   ended: done + partial + failed
 })
 
+/** `asOf`: a checkpoint's version. @since 0.1.0 */
+export interface ExportRunOptions {
+  readonly raw?: boolean
+  readonly asOf?: number | undefined
+}
+
 /**
  * Writes a run's rows to a file, in input order, and gives their number. Text that a spreadsheet would run as a formula is made safe unless `raw`.
  *
  * @since 0.1.0
  */
-export const exportRun = (job: Job<unknown, unknown>, runId: string, out: string, raw = false) =>
+export const exportRun = (
+  job: Job<unknown, unknown>,
+  runId: string,
+  out: string,
+  { asOf, raw = false }: ExportRunOptions = {}
+) =>
   Effect.gen(function* () {
     // As they are stored: rows that were kept over a change of the schema are exported too.
-    const rows = Enrichment.results(runId, Schema.Unknown)
+    const rows = Enrichment.results(runId, Schema.Unknown, { asOf })
     const first = yield* Stream.runHead(rows)
     const columns = Option.match(first, { onNone: () => [], onSome: ({ record }) => Object.keys(record) })
     const layout = ResultRows.layout(job.agent.output, columns)
@@ -223,7 +266,7 @@ export const exportRun = (job: Job<unknown, unknown>, runId: string, out: string
   })
 
 const summary = (result: Enrichment.RunResult<unknown>, ms: number, out: string, db: string): string => {
-  const { calls, cap, done, failed, partial, pending, reason, rows, runId, spent, uncertain } = result
+  const { calls, cap, done, failed, kept, partial, pending, reason, rows, runId, spent, uncertain } = result
   const { count, money } = ProgressLine
   const lines = [
     result.stopReason === "complete"
@@ -231,6 +274,7 @@ const summary = (result: Enrichment.RunResult<unknown>, ms: number, out: string,
       : `suspended: ${reason?.message ?? "stopped"}; ${count(pending)} of ${count(rows)} rows are pending`,
     `rows: ${count(done)} done, ${count(partial)} partial, ${count(failed)} failed, ${count(pending)} pending`,
     `spent ${money(spent)}${cap === null ? "" : ` of ${money(cap)}`}${uncertain > 0 ? ` · ${money(uncertain)} uncertain` : ""} · ${count(calls)} calls`,
+    ...(kept > 0 ? [`mixed: ${count(kept)} rows were done with another prompt, schema, model or parameter`] : []),
     `results: ${out}`,
     `database: ${db}, run ${runId}`
   ]

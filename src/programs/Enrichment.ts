@@ -49,8 +49,9 @@ export {
 
 /**
  * `runId`: default `<job>-<yyyy-mm-dd>-<3 characters>`; an id that exists is continued. `retry`: which ended rows are run again in a new epoch, besides those that a
- * transient error failed (`none`: not even those). `onDrift`: what becomes of rows that were done with another prompt, schema or model; without it the run is
- * refused. `graceMs`: how long an interruption waits for calls in flight, default 10,000. `collect`: keep all outcomes and give the workflow's result.
+ * transient error failed (`none`: not even those; `rows`: just these ids). `reread`: first read the paid answers of partial rows, and of those that drifted, with the present
+ * parser and schema, for nothing. `onDrift`: what becomes of rows that were done with another prompt, schema or model; without it the run is
+ * refused. `acceptLoss`: go on although the database has lost commits. `graceMs`: how long an interruption waits for calls in flight, default 10,000. `collect`: keep all outcomes and give the workflow's result.
  * `onDone: "reclaim"` deletes the run's checkpoints at the end. `spans`: one span a row and call. `settings`: kept in the run's record.
  *
  * @since 0.1.0
@@ -58,8 +59,10 @@ export {
 export interface RunOptions {
   readonly runId?: string | undefined
   readonly mode?: "bestEffort" | "failFast"
-  readonly retry?: "transient" | "none" | "failed" | "partial" | "all"
+  readonly retry?: "transient" | "none" | "failed" | "partial" | "all" | { readonly rows: ReadonlyArray<string> }
+  readonly reread?: boolean
   readonly onDrift?: "keep" | "rerun" | undefined
+  readonly acceptLoss?: boolean | undefined
   readonly graceMs?: number
   readonly collect?: boolean
   readonly onDone?: "keep" | "reclaim"
@@ -104,6 +107,8 @@ export type RunEvent<A> =
   | { readonly _tag: "ProviderUp" }
   /** No call can succeed there any more; the job's fallback takes over. */
   | { readonly _tag: "ProviderLeft"; readonly message: string }
+  /** The event loop stood still for this many milliseconds. */
+  | { readonly _tag: "Stalled"; readonly ms: number }
   | { readonly _tag: "Stopping"; readonly reason: StopReason }
   | { readonly _tag: "Finished"; readonly result: RunResult<A> }
 

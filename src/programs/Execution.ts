@@ -3,7 +3,7 @@
  *
  * @since 0.1.0
  */
-import { Chunk, Clock, type Context, Effect, Either, Option, Random, type Scope, Stream } from "effect"
+import { Chunk, Clock, type Context, Effect, Either, Option, Random, Runtime, type Scope, Stream } from "effect"
 import { allowed, isCooling, type State } from "../services/Admission.ts"
 import type { Book, Fence, Limits } from "../services/Book.ts"
 import { Budget } from "../services/Budget.ts"
@@ -29,6 +29,8 @@ import * as Report from "./Report.ts"
 import * as Routes from "./Routes.ts"
 import * as RowLoop from "./RowLoop.ts"
 import * as RunRecord from "./RunRecord.ts"
+import * as Stalls from "./Stalls.ts"
+import * as Worker from "./Worker.ts"
 import * as Workflow from "./Workflow.ts"
 
 /**
@@ -91,10 +93,13 @@ export const begin = <Row, A, I>(
       const ending = Models.shutdownOf(model, now)
       if (ending !== undefined) yield* Effect.logWarning(ending)
     }
-    const source = JSON.stringify({ kind: job.source.kind, location: job.source.location, text: job.source.text })
+    if (found !== undefined && found.status !== "loading") {
+      const changed = yield* RunRecord.sourceChange(found, job.source)
+      if (changed !== undefined) yield* Effect.logWarning(changed)
+    }
+    const source = yield* RunRecord.sourceText(job.source)
     const wanted = { ...limits, settings: options.settings }
-    const { book, fence } = yield* RunRecord.open(journal, {
-      found,
+    const { book, fence, lost } = yield* RunRecord.open(journal, {
       fresh: {
         runId,
         job: job.name,
@@ -104,10 +109,12 @@ export const begin = <Row, A, I>(
         createdAt: now,
         chunkSize: job.chunkSize
       },
-      limits: wanted
+      limits: wanted,
+      acceptLoss: options.acceptLoss
     })
     const meter = Meter.make({ journal, book, fence, clock, throttle: budget.throttle })
     budget.report(meter.state)
+    yield* Effect.forkScoped(Effect.zipRight(lost, Effect.sync(meter.fenced)))
     const counts: Counts = { ...book, loading: book.status === "loading" }
     return {
       job,
@@ -205,9 +212,13 @@ export const execute = <Row, A, I>(live: Live<Row, A, I>, publish: Publish<A>): 
       }),
       workflow: live.options.collect === true ? Option.some(ran) : Option.none()
     })
+    if (isFenced(live)) return yield* Worker.takenOver(book.runId)
     publish({ _tag: "Finished", result })
     return result
   })
+
+/** Another process has the run: what it makes of it is not this one's to tell. */
+const isFenced = <Row, A, I>({ meter }: Live<Row, A, I>): boolean => meter.state().stop?.kind === "fenced"
 
 /** The run is claimed, so its record is there; a database that cannot be read stays a typed error. */
 const bookNow = <Row, A, I>(live: Live<Row, A, I>): Effect.Effect<Book, StorageError> =>
@@ -327,6 +338,11 @@ const watch = <Row, A, I>(
       },
       left: (message) => publish({ _tag: "ProviderLeft", message })
     })
+    const runtime = yield* Effect.runtime()
+    yield* Stalls.watch((ms) => {
+      publish({ _tag: "Stalled", ms })
+      Runtime.runFork(runtime)(Effect.logWarning(stalled(ms)))
+    })
     yield* Effect.forkScoped(Effect.map(meter.stopped, (reason) => publish({ _tag: "Stopping", reason })))
     const broke = Effect.catchAll(journal.broken, (error) =>
       Effect.sync(() => meter.stop({ kind: "storage", message: error.message }))
@@ -335,12 +351,16 @@ const watch = <Row, A, I>(
     return switching
   })
 
+const stalled = (ms: number): string =>
+  `the event loop stood still for ${(ms / 1000).toFixed(1)} s, and every call with it: nothing is lost, but some calls may have timed out. Does a prompt, id or where function work too long?`
+
 /** The end of a run, as far as it came: its status and its last snapshots, durable. */
 const finish = <Row, A, I>(live: Live<Row, A, I>, feed: RowLoop.StoreFeed): Effect.Effect<void, StorageError> =>
   Effect.gen(function* () {
     const { checkpointer, fence, job, journal, meter, options } = live
     feed.flush()
     yield* journal.flush
+    if (isFenced(live)) return
     const book = yield* bookNow(live)
     if (endedOf(book) < book.rows) return yield* suspendAs(live, meter.state().stop ?? unexplained)
     const at = yield* Clock.currentTimeMillis

@@ -360,7 +360,8 @@ const replyOf = (call: CallRecord, epoch: number): Reply => ({
 
 const usageOf = (call: CallRecord): Usage.Usage => (call.state === "settled" ? Usage.make(call) : Usage.zero)
 
-const StoredAnswer = Schema.parseJson(
+/** An answer as it stands in the book. @since 0.1.0 */
+export const StoredAnswer = Schema.parseJson(
   Schema.Struct({
     text: Schema.String,
     refusal: Schema.optional(Schema.String),

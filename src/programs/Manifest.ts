@@ -3,7 +3,7 @@
  *
  * @since 0.1.0
  */
-import { Chunk, Clock, Effect, Either, Ref, Stream } from "effect"
+import { Chunk, Clock, Effect, Either, Stream } from "effect"
 import type { Fence, RowRecord } from "../services/Book.ts"
 import { InputError, RunRefused, type StorageError } from "../services/Errors.ts"
 import type { JournalShape } from "../services/Journal.ts"
@@ -27,21 +27,36 @@ export const load = <Row, A, I>(
   Effect.gen(function* () {
     yield* written(journal.commit({ _tag: "Unload", fence, discard: false }), fence)
     const now = new Date(yield* Clock.currentTimeMillis)
-    const total = yield* Ref.make({ seq: 0, filtered: 0 })
-    const lines = new Map<string, number>()
-    yield* Stream.runForEachChunk(Stream.rechunk(job.source.rows, PAGE), (page) =>
-      Effect.gen(function* () {
-        const before = yield* Ref.get(total)
-        const rows = yield* pageOf(job, fence.runId, Chunk.toReadonlyArray(page), before.seq, now, lines)
-        const filtered = page.length - rows.length
-        yield* Ref.set(total, { seq: before.seq + rows.length, filtered: before.filtered + filtered })
-        yield* written(journal.commit({ _tag: "Load", fence, rows, filtered, last: false }), fence)
-      })
+    yield* Stream.runForEach(pages(job, fence.runId, now), ({ filtered, rows }) =>
+      written(journal.commit({ _tag: "Load", fence, rows, filtered, last: false }), fence)
     )
     yield* written(journal.commit({ _tag: "Load", fence, rows: [], filtered: 0, last: true }), fence)
   }).pipe(
     Effect.tapErrorTag("InputError", () => Effect.ignore(journal.commit({ _tag: "Unload", fence, discard: true })))
   )
+
+/** Rows of a source that fit, and how many of the page the job's `where` left out. @since 0.1.0 */
+export interface Page {
+  readonly rows: ReadonlyArray<RowRecord>
+  readonly filtered: number
+}
+
+/**
+ * A job's source, page by page, as rows of a manifest.
+ *
+ * @since 0.1.0
+ */
+export const pages = <Row, A, I>(job: Job<Row, A, I>, runId: string, now: Date): Stream.Stream<Page, InputError> =>
+  Stream.suspend(() => {
+    const lines = new Map<string, number>()
+    let seq = 0
+    return Stream.mapEffect(Stream.chunks(Stream.rechunk(job.source.rows, PAGE)), (page) =>
+      Effect.map(pageOf(job, runId, Chunk.toReadonlyArray(page), seq, now, lines), (rows): Page => {
+        seq += rows.length
+        return { rows, filtered: page.length - rows.length }
+      })
+    )
+  })
 
 const pageOf = <Row, A, I>(
   job: Job<Row, A, I>,
@@ -90,8 +105,8 @@ const duplicate = (file: string, id: string, first: number, line: number) =>
     fix: "remove one of the two, or give the job an id that is unique"
   })
 
-/** A write that must not have been fenced off. */
-const written = <E>(
+/** A write that must not have been fenced off. @since 0.1.0 */
+export const written = <E>(
   commit: Effect.Effect<{ readonly _tag: string }, E>,
   fence: Fence
 ): Effect.Effect<void, E | RunRefused> =>

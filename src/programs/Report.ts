@@ -44,6 +44,8 @@ export interface Totals {
   readonly memoHits: number
   readonly unasked: number
   readonly reruns: number
+  /** Rows whose results were kept although they were made with another prompt, schema, model or parameter: the run mixes. */
+  readonly kept: number
 }
 
 /**
@@ -75,7 +77,8 @@ export const totals = (book: Book): Totals =>
     storeHits: book.storeHits,
     memoHits: book.memoHits,
     unasked: book.unasked,
-    reruns: book.reruns
+    reruns: book.reruns,
+    kept: book.kept
   })
 
 /**
@@ -130,14 +133,20 @@ const Record_ = Schema.declare(
     typeof value === "object" && value !== null && !Array.isArray(value)
 )
 
+/** `asOf`: the version of a checkpoint: what each row's outcome was then. @since 0.1.0 */
+export interface ResultsOptions {
+  readonly asOf?: number | undefined
+}
+
 /**
- * All rows of a run with their latest outcomes, in input order, read page by page. Readable while the run goes on.
+ * All rows of a run with their latest outcomes, in input order, read page by page. Readable while the run goes on. A row's record is the present one.
  *
  * @since 0.1.0
  */
 export const results = <A, I>(
   runId: string,
-  output: Schema.Schema<A, I>
+  output: Schema.Schema<A, I>,
+  { asOf }: ResultsOptions = {}
 ): Stream.Stream<ReportedRow<A>, RunRefused | StorageError, Journal> => {
   const stored = Schema.decodeUnknown(Schema.parseJson(Stored(output)))
   const record = Schema.decodeUnknown(Schema.parseJson(Record_))
@@ -148,10 +157,10 @@ export const results = <A, I>(
       : stored(value).pipe(
           Effect.mapBoth({ onFailure: unreadable(runId), onSuccess: (end) => Option.some(toOutcome(end)) })
         )
-  const pages = Effect.map(Journal, (journal) =>
+  const pages = Effect.map(Effect.all([Journal, reachOf(runId, asOf)]), ([journal, upto]) =>
     Stream.paginateChunkEffect(-1, (after) =>
       Effect.gen(function* () {
-        const page = yield* journal.reads.results(runId, after, PAGE)
+        const page = yield* journal.reads.results(runId, after, PAGE, upto)
         const rows = yield* Effect.forEach(page, ({ outcome, row }) =>
           Effect.map(Effect.all([readRow(row), readOutcome(outcome?.value)]), ([record, outcome]): ReportedRow<A> => {
             const { id, line, seq, version } = row
@@ -165,6 +174,19 @@ export const results = <A, I>(
   )
   return Stream.unwrap(Effect.zipRight(bookOf(runId), pages))
 }
+
+/** Which outcomes a checkpoint covers; `undefined`: all. */
+const reachOf = (
+  runId: string,
+  version: number | undefined
+): Effect.Effect<number | undefined, RunRefused | StorageError, Journal> =>
+  Effect.gen(function* () {
+    if (version === undefined) return undefined
+    const journal = yield* Journal
+    const checkpoint = yield* journal.reads.checkpoint(runId, version)
+    if (checkpoint !== undefined) return checkpoint.uptoCommitSeq
+    return yield* new RunRefused({ reason: "not_found", message: `run ${runId} has no checkpoint ${version}` })
+  })
 
 const toOutcome = <A>(end: Failure.Failure | Extract<Outcome<A>, { _tag: "Right" }>["right"]): Outcome<A> =>
   Failure.is(end) ? Either.left(deepFreeze(end)) : Either.right(deepFreeze(end))

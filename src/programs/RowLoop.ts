@@ -14,6 +14,7 @@ import type { JournalShape } from "../services/Journal.ts"
 import type { ChatRequest } from "../services/LLM.ts"
 import type { Meter } from "../services/Meter.ts"
 import { AgentResult, type Outcome } from "../services/Outcome.ts"
+import * as Recipe from "../services/Recipe.ts"
 import type { StoreShape } from "../services/Store.ts"
 import * as Usage from "../services/Usage.ts"
 import { primary } from "./FanOut.ts"
@@ -71,10 +72,17 @@ export const run = <Row, A, I>(options: LoopOptions<Row, A, I>): Effect.Effect<v
     return Effect.flatMap(loops, (ends) => Effect.asVoid(Either.all(ends)))
   })
 
+/** A row's request as rendered, the key of its result, and what it is made with. @since 0.1.0 */
+export interface Asked {
+  readonly request: ChatRequest
+  readonly key: string
+  readonly made: string
+}
+
 /** A row with its request rendered and its key known, or the reason why it cannot be asked. */
 interface Prepared<A> {
   readonly row: RowRecord
-  readonly asked: Either.Either<{ readonly request: ChatRequest; readonly key: string }, Failure.Failure>
+  readonly asked: Either.Either<Asked, Failure.Failure>
   readonly stored: AgentResult<A> | undefined
 }
 
@@ -93,7 +101,10 @@ export const prepare = Effect.fnUntraced(function* <Row, A, I>(job: Job<Row, A, 
   const request = Either.try({ try: () => job.agent.request(decoded.right), catch: Failure.fromUnknown })
   if (Either.isLeft(request)) return Either.left(request.left)
   const key = yield* keyOf(job, row, yield* requestHash(request.right))
-  return Either.right({ request: request.right, key })
+  const { promptVersion, reading } = job.agent
+  const made = Recipe.of(request.right, { promptVersion, reading, version: row.version })
+  const asked: Asked = { request: request.right, key, made }
+  return Either.right(asked)
 })
 
 const unfit = (message: string) =>
@@ -154,21 +165,21 @@ const worker = <Row, A, I>(options: LoopOptions<Row, A, I>) => {
   const { job, meter, spans } = options
   const finish = finisher(options)
 
-  const settle = (row: RowRecord, key: string, exit: Exit.Exit<Answered<A>, RunStopped | StorageError>) => {
+  const settle = (row: RowRecord, made: Made, exit: Exit.Exit<Answered<A>, RunStopped | StorageError>) => {
     if (Exit.isSuccess(exit))
-      return finish(row, key, Either.mapLeft(exit.value[0], Failure.fromLLMError), exit.value[1])
+      return finish(row, made, Either.mapLeft(exit.value[0], Failure.fromLLMError), exit.value[1])
     const reason = primary(exit.cause)
-    if (reason._tag === "Die") return finish(row, key, Either.left(Failure.fromUnknown(reason.defect)), noFacts)
+    if (reason._tag === "Die") return finish(row, made, Either.left(Failure.fromUnknown(reason.defect)), noFacts)
     if (reason._tag === "Interrupt") return Effect.interrupt
     // The run stops and the row stays pending; what stopped it is told elsewhere.
     return Effect.void
   }
 
   return ({ asked, row, stored }: Prepared<A>): Effect.Effect<void, never, Invoker> => {
-    if (Either.isLeft(asked)) return finish(row, "", Either.left(asked.left), { ...noFacts, unasked: true })
-    const { key, request } = asked.right
+    if (Either.isLeft(asked)) return finish(row, neverMade, Either.left(asked.left), { ...noFacts, unasked: true })
+    const { request } = asked.right
     if (stored !== undefined) {
-      return finish(row, key, Either.right(deepFreeze({ ...stored, usage: Usage.zero })), {
+      return finish(row, asked.right, Either.right(deepFreeze({ ...stored, usage: Usage.zero })), {
         ...noFacts,
         storeHit: true
       })
@@ -176,13 +187,16 @@ const worker = <Row, A, I>(options: LoopOptions<Row, A, I>) => {
     const place = { seq: row.seq, epoch: row.epoch }
     const work = Effect.flatMap(
       Effect.exit(meter.row(row.seq, job.agent.work(request, place, isAbout(job, row.id)))),
-      (exit) => settle(row, key, exit)
+      (exit) => settle(row, asked.right, exit)
     )
     return spans
       ? Effect.withSpan(work, "longhaul.row", { attributes: { seq: row.seq }, captureStackTrace: false })
       : work
   }
 }
+
+type Made = Pick<Asked, "key" | "made">
+const neverMade: Made = { key: "", made: "" }
 
 const noFacts: OutcomeFacts = {
   storeHit: false,
@@ -193,8 +207,8 @@ const noFacts: OutcomeFacts = {
   fallback: false
 }
 
-/** Whether an answer is about the row that was asked, where it says so: the row's own id is the truth. */
-const isAbout = <Row, A, I>({ outputId }: Job<Row, A, I>, id: string) => {
+/** Whether an answer is about the row that was asked, where it says so: the row's own id is the truth. @since 0.1.0 */
+export const isAbout = <Row, A, I>({ outputId }: Job<Row, A, I>, id: string) => {
   if (outputId === undefined) return undefined
   return (value: A): string | undefined => {
     const said = String(outputId(value))
@@ -210,11 +224,11 @@ const finisher = <Row, A, I>(options: LoopOptions<Row, A, I>) => {
   const encode = encoder(job.agent.output)
   let ended = options.ended
 
-  return (row: RowRecord, key: string, reached: Outcome<A>, facts: OutcomeFacts): Effect.Effect<void> =>
+  return (row: RowRecord, { key, made }: Made, reached: Outcome<A>, facts: OutcomeFacts): Effect.Effect<void> =>
     Effect.sync(() => {
       const [outcome, value] = encode(reached)
       const { epoch, seq } = row
-      const record = { runId: fence.runId, seq, epoch, key, fallback: facts.fallback, value, ...kindOf(outcome) }
+      const record = { runId: fence.runId, seq, epoch, key, fallback: facts.fallback, made, value, ...kindOf(outcome) }
       journal.append({ _tag: "Outcome", fence, outcome: record, facts })
       ended++
       if (ended % job.chunkSize === 0) {
@@ -231,8 +245,8 @@ const finisher = <Row, A, I>(options: LoopOptions<Row, A, I>) => {
     })
 }
 
-/** An outcome and its JSON; a result that its own schema cannot write is a failure of the row. */
-const encoder = <A, I>(output: Schema.Schema<A, I>) => {
+/** An outcome and its JSON; a result that its own schema cannot write is a failure of the row. @since 0.1.0 */
+export const encoder = <A, I>(output: Schema.Schema<A, I>) => {
   // One schema for each side, as their union tries the other first.
   const failed = Schema.encodeEither(Schema.parseJson(Failure.Failure))
   const ended = Schema.encodeEither(Schema.parseJson(AgentResult(output)))

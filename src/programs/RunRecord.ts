@@ -3,41 +3,65 @@
  *
  * @since 0.1.0
  */
-import { Effect, Schema, type Scope } from "effect"
+import { Clock, Effect, Schema, type Scope } from "effect"
 import { type Book, type Fence, type Limits, withLimits } from "../services/Book.ts"
 import { RunRefused, type StorageError } from "../services/Errors.ts"
 import type { JournalShape } from "../services/Journal.ts"
+import type { RowSource } from "../services/RowSource.ts"
 import { Usd } from "../services/Usd.ts"
+import * as Soundness from "./Soundness.ts"
 import * as Worker from "./Worker.ts"
 
 /** What a new run begins with; everything else is zero. @since 0.1.0 */
 export type Fresh = Pick<Book, "runId" | "job" | "scope" | "status" | "source" | "createdAt" | "chunkSize">
 
+/** @since 0.1.0 */
+export interface Opening {
+  readonly fresh: Fresh
+  readonly limits: Limits
+  /** Go on although the database has lost commits; the money of which it has no record any more counts as uncertain. */
+  readonly acceptLoss?: boolean | undefined
+}
+
+/** @since 0.1.0 */
+export interface Opened {
+  readonly book: Book
+  readonly fence: Fence
+  /** Completes when another process has taken the run over. */
+  readonly lost: Effect.Effect<void>
+}
+
 /**
- * Opens a run for as long as the scope is open. A new run needs a cap, or an explicit null for none. The book is given under the new limits; they are in force once
- * the caller commits them (`Limits`), so that a run which is then refused keeps its own.
+ * Opens a run for as long as the scope is open. A new run needs a cap, or an explicit null for none. A run that exists must be sound: the database undamaged, the book
+ * equal to its records, and no commit lost. The book is given under the new limits; they are in force once the caller commits them (`Limits`), so that a run which is
+ * then refused keeps its own.
  *
  * @since 0.1.0
  */
 export const open = (
   journal: JournalShape,
-  options: { readonly found: Book | undefined; readonly fresh: Fresh; readonly limits: Limits }
-): Effect.Effect<{ readonly book: Book; readonly fence: Fence }, RunRefused | StorageError, Scope.Scope> =>
+  { acceptLoss = false, fresh, limits }: Opening
+): Effect.Effect<Opened, RunRefused | StorageError, Scope.Scope> =>
   Effect.gen(function* () {
-    const { found, fresh, limits } = options
-    const { cap } = limits
-    if (found !== undefined && found.job !== fresh.job) {
-      const message = `run ${found.runId} belongs to job ${found.job}, not to ${fresh.job}`
-      return yield* new RunRefused({ reason: "wrong_job", message })
-    }
-    if (found === undefined) {
-      if (cap === undefined) return yield* noCap
-      yield* journal.commit({ _tag: "Create", book: bookOf(fresh, cap, limits) })
-    }
-    const fence = yield* Worker.claim(journal, fresh.runId)
-    const book = yield* journal.reads.book(fresh.runId)
-    return book === undefined ? yield* gone(fresh.runId) : { book: withLimits(book, limits), fence }
+    const { runId } = fresh
+    let missing = Usd.zero
+    const ready = Effect.gen(function* () {
+      const found = yield* journal.reads.book(runId)
+      if (found !== undefined && found.job !== fresh.job) return yield* wrongJob(found, fresh.job)
+      if (found === undefined && limits.cap === undefined) return yield* noCap
+      missing = yield* Soundness.verify(journal, runId, found, acceptLoss)
+      if (found === undefined)
+        yield* journal.commit({ _tag: "Create", book: bookOf(fresh, limits.cap ?? null, limits) })
+    })
+    const { fence, lost } = yield* Worker.claim(journal, runId, ready)
+    const at = yield* Clock.currentTimeMillis
+    if (missing > 0) yield* journal.commit({ _tag: "Loss", fence, amount: missing, at })
+    const book = yield* journal.reads.book(runId)
+    return book === undefined ? yield* gone(runId) : { book: withLimits(book, limits), fence, lost }
   })
+
+const wrongJob = (found: Book, job: string) =>
+  new RunRefused({ reason: "wrong_job", message: `run ${found.runId} belongs to job ${found.job}, not to ${job}` })
 
 const noCap = new RunRefused({
   reason: "no_cap",
@@ -74,8 +98,38 @@ const bookOf = (fresh: Fresh, cap: Usd | null, limits: Limits): Book => ({
   done: 0,
   partial: 0,
   failed: 0,
+  kept: 0,
   commitSeq: 0
 })
+
+/**
+ * A source as a run's record keeps it.
+ *
+ * @since 0.1.0
+ */
+export const sourceText = ({
+  kind,
+  location,
+  stamp = Effect.succeed(undefined),
+  text
+}: RowSource): Effect.Effect<string> => Effect.map(stamp, (stamp) => JSON.stringify({ kind, location, text, stamp }))
+
+/**
+ * Says that a source is not what it was when a run listed its rows, which stay as they were. `undefined`: it is, as far as can be seen.
+ *
+ * @since 0.1.0
+ */
+export const sourceChange = (book: Book, source: RowSource): Effect.Effect<string | undefined> =>
+  Effect.map(sourceText(source), (now) => {
+    const before = Schema.decodeSync(SourceRecord)(book.source)
+    const { location, stamp } = Schema.decodeSync(SourceRecord)(now)
+    if (location === before.location && (stamp === before.stamp || before.stamp === undefined)) return undefined
+    const what =
+      location === before.location
+        ? `${location} changed`
+        : `the source is ${location}, not ${before.location} any more,`
+    return `${what} since run ${book.runId} listed its rows, which stay as they were; longhaul refresh ${book.runId} shows the difference`
+  })
 
 /**
  * Whether the cells of the source that the manifest was read from are text.
@@ -84,5 +138,10 @@ const bookOf = (fresh: Fresh, cap: Usd | null, limits: Limits): Book => ({
  */
 export const isText = (book: Book): boolean => Schema.decodeSync(SourceRecord)(book.source).text
 const SourceRecord = Schema.parseJson(
-  Schema.Struct({ kind: Schema.String, location: Schema.String, text: Schema.Boolean })
+  Schema.Struct({
+    kind: Schema.String,
+    location: Schema.String,
+    text: Schema.Boolean,
+    stamp: Schema.optional(Schema.String)
+  })
 )

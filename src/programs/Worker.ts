@@ -3,89 +3,81 @@
  *
  * @since 0.1.0
  */
-import { readFileSync } from "node:fs"
 import { hostname } from "node:os"
-import { Clock, Effect, GlobalValue, Schedule, type Scope } from "effect"
-import type { Fence, WorkerRecord } from "../services/Book.ts"
+import { Clock, Deferred, Effect, Schedule, type Scope } from "effect"
+import type { Fence, Verdict, WorkerRecord } from "../services/Book.ts"
 import { RunRefused, type StorageError } from "../services/Errors.ts"
 import type { JournalShape } from "../services/Journal.ts"
 
-/** A worker on another host is taken for dead after this long without a sign of life; it gives one every `BEAT_MS`. */
-const SILENT_MS = 60_000
+/** How often a worker says that it lives, and looks whether it still may. */
 const BEAT_MS = 10_000
 
+/** A run that is claimed. `lost` completes when another process took it over. @since 0.1.0 */
+export interface Claim {
+  readonly fence: Fence
+  readonly lost: Effect.Effect<void>
+}
+
 /**
- * Claims a run for this process, for as long as the scope is open. Refused while a live process works on it.
+ * Claims a run for this process, for as long as the scope is open. The database's lock says whether another one has it; who has the lock finds all other workers
+ * dead, whatever the book says of them. `ready`: what must hold once the lock is there and before anything is written.
  *
  * @since 0.1.0
  */
-export const claim = (
+export const claim = <E = never>(
   journal: JournalShape,
-  runId: string
-): Effect.Effect<Fence, RunRefused | StorageError, Scope.Scope> =>
+  runId: string,
+  ready: Effect.Effect<void, E> = Effect.void
+): Effect.Effect<Claim, RunRefused | StorageError | E, Scope.Scope> =>
   Effect.gen(function* () {
+    const locked = yield* journal.lock(runId)
     const now = yield* Clock.currentTimeMillis
     const workers = yield* journal.reads.workers(runId)
     const live = workers.filter((worker) => worker.live)
-    for (const worker of live) if (isAlive(worker, now, journal.location)) return yield* busy(runId, worker, now)
+    if (!locked) return yield* busy(runId, live.at(-1), now)
+    yield* ready
     const fence: Fence = { runId, worker: Math.max(0, ...workers.map((worker) => worker.worker)) + 1 }
     const record = { ...fence, live: true, host: hostname(), pid: process.pid, startedAt: STARTED_AT, beatAt: now }
     const dead = live.map((worker) => worker.worker)
-    const name = `${journal.location}/${runId}/${fence.worker}`
     // Only who was given the claim gives it back: the number of one who came too late is the winner's.
-    const verdict = yield* Effect.acquireRelease(
-      Effect.tap(journal.commit({ _tag: "Claim", worker: record, dead }), (verdict) =>
-        verdict._tag === "Ok" ? Effect.sync(() => ours.add(name)) : Effect.void
-      ),
-      (verdict) =>
-        verdict._tag === "Ok"
-          ? Effect.ensuring(
-              Effect.ignore(journal.commit({ _tag: "Quit", fence })),
-              Effect.sync(() => ours.delete(name))
-            )
-          : Effect.void
+    const verdict = yield* Effect.acquireRelease(journal.commit({ _tag: "Claim", worker: record, dead }), (verdict) =>
+      verdict._tag === "Ok" ? Effect.ignore(journal.commit({ _tag: "Quit", fence })) : Effect.void
     )
-    if (verdict._tag !== "Ok")
-      return yield* new RunRefused({ reason: "busy", message: `run ${runId} was just taken over by another process` })
-    const beat = Effect.map(Clock.currentTimeMillis, (at) => journal.append({ _tag: "Beat", fence, at }))
-    yield* Effect.forkScoped(Effect.repeat(Effect.delay(beat, BEAT_MS), Schedule.forever))
-    return fence
+    if (verdict._tag !== "Ok") return yield* takenOver(runId)
+    const lost = yield* Deferred.make<void>()
+    yield* Effect.forkScoped(Effect.ignore(beating(journal, fence, lost)))
+    return { fence, lost: Deferred.await(lost) }
   })
 
 const STARTED_AT = Math.round(Date.now() - process.uptime() * 1000)
 
-const busy = (runId: string, { beatAt, host, pid }: WorkerRecord, now: number) =>
+/** A worker that has nothing to write learns of its end by this. */
+const beating = (journal: JournalShape, fence: Fence, lost: Deferred.Deferred<void>) => {
+  const beat = Effect.gen(function* () {
+    const verdict: Verdict = yield* journal.commit({ _tag: "Beat", fence, at: yield* Clock.currentTimeMillis })
+    if (verdict._tag === "Fenced") yield* Deferred.succeed(lost, undefined)
+  })
+  return Effect.repeat(Effect.delay(beat, BEAT_MS), Schedule.forever)
+}
+
+/**
+ * What a process reads whose run another one has taken over.
+ *
+ * @since 0.1.0
+ */
+export const takenOver = (runId: string): RunRefused =>
+  new RunRefused({ reason: "busy", message: `run ${runId} was taken over by another process` })
+
+const busy = (runId: string, holder: WorkerRecord | undefined, now: number) =>
   new RunRefused({
     reason: "busy",
-    message: `run ${runId} is being worked on by process ${pid} on ${host} (last sign of life ${Math.max(0, Math.round((now - beatAt) / 1000))} s ago)`
+    message: `run ${runId} is being worked on by ${holder === undefined ? "another process, which has just begun" : nameOf(holder, now)}; stop that one first`
   })
 
-/** The claims of this process, shared by all copies of this module in it. What is not there is not alive: a broken journal could not give it back. */
-const ours: Set<string> = GlobalValue.globalValue(Symbol.for("longhaul/claims"), () => new Set())
+const nameOf = ({ beatAt, host, pid, startedAt, worker }: WorkerRecord, now: number): string =>
+  `process ${pid} on ${host} (worker ${worker}, started ${ago(now - startedAt)}, last sign of life ${ago(now - beatAt)})`
 
-const isAlive = (worker: WorkerRecord, now: number, location: string): boolean => {
-  if (worker.host !== hostname()) return now - worker.beatAt < SILENT_MS
-  if (worker.pid === process.pid) return ours.has(`${location}/${worker.runId}/${worker.worker}`)
-  return exists(worker.pid) && !isReused(worker)
-}
-
-const exists = (pid: number): boolean => {
-  try {
-    process.kill(pid, 0)
-    return true
-  } catch (error) {
-    return error instanceof Error && "code" in error && error.code === "EPERM"
-  }
-}
-
-/** Linux tells when a process started (proc(5): stat field 22, in 1/100 s since boot); elsewhere a pid is trusted. */
-const isReused = ({ pid, startedAt }: WorkerRecord): boolean => {
-  try {
-    const stat = readFileSync(`/proc/${pid}/stat`, "utf8")
-    const ticks = Number(stat.slice(stat.lastIndexOf(")") + 2).split(" ")[19])
-    const boot = Number(/^btime (\d+)$/m.exec(readFileSync("/proc/stat", "utf8"))?.[1])
-    return Math.abs(boot * 1000 + ticks * 10 - startedAt) > 5_000
-  } catch {
-    return false
-  }
+const ago = (ms: number): string => {
+  const seconds = Math.max(0, Math.round(ms / 1000))
+  return seconds < 120 ? `${seconds} s ago` : `${Math.round(seconds / 60)} min ago`
 }

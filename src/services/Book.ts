@@ -4,24 +4,24 @@
  *
  * @since 0.1.0
  */
-import { noTokens, type TokenUsage } from "./LLM.ts"
+import { fenced, type Group, makeGroup, ok, refused } from "./Group.ts"
+import { claim, close, correct, hold, lost } from "./Ledger.ts"
 import type {
   Book,
-  CallRecord,
+  CallId,
+  Changes,
   Facts,
   Fence,
-  HoldRecord,
   Limits,
   Needs,
   Op,
   OutcomeRecord,
-  Settled,
   Verdict,
-  WorkerRecord,
   Writes
 } from "./Records.ts"
 import { Usd } from "./Usd.ts"
 
+export { callId } from "./Group.ts"
 export type * from "./Records.ts"
 
 /**
@@ -33,14 +33,16 @@ export const needs = (ops: ReadonlyArray<Op>): Needs => {
   const runs = new Set<string>()
   const checkpoints = new Set<string>()
   const claims = new Set<string>()
+  const uncertain: Array<CallId> = []
   for (const op of ops) {
     const run = runOf(op)
     if (run !== undefined) runs.add(run)
     if (op._tag === "Claim") claims.add(op.worker.runId)
+    if (op._tag === "Correct") uncertain.push(op.correction)
     if (op._tag === "RunSnapshot") checkpoints.add(op.fence.runId)
     if (op._tag === "Snapshot" || op._tag === "DropCheckpoints") checkpoints.add(op.id)
   }
-  return { runs, checkpoints, claims }
+  return { runs, checkpoints, claims, uncertain }
 }
 
 const runOf = (op: Op): string | undefined => {
@@ -54,6 +56,8 @@ const runOf = (op: Op): string | undefined => {
     case "Uncertain":
     case "Release":
       return op.hold.runId
+    case "Correct":
+      return op.correction.runId
     case "Snapshot":
     case "DropCheckpoints":
     case "Put":
@@ -77,75 +81,6 @@ export const decide = (
   return { verdicts: ops.map((op) => decideOne(op, group)), writes: group.writes }
 }
 
-const ok: Verdict = { _tag: "Ok" }
-const fenced: Verdict = { _tag: "Fenced" }
-const refused = (reason: Extract<Verdict, { _tag: "Refused" }>["reason"]): Verdict => ({ _tag: "Refused", reason })
-
-/** The state of one group: what was read, changed as its operations are decided. */
-interface Group {
-  readonly writes: Writes
-  readonly book: (runId: string) => Book | undefined
-  readonly live: (fence: Fence) => Book | undefined
-  readonly change: (book: Book, parts: Partial<Book>) => void
-  readonly latest: (id: string) => number
-  readonly version: (id: string) => number
-  readonly open: (runId: string) => ReadonlyArray<HoldRecord>
-  readonly close: (record: HoldRecord) => void
-  readonly latestWorker: (runId: string) => number
-  readonly claim: (worker: WorkerRecord, dead: ReadonlyArray<number>) => void
-}
-
-const makeGroup = (facts: Facts): Group => {
-  const writes: Writes = {
-    books: new Map(),
-    created: new Set(),
-    workers: [],
-    beats: [],
-    unloads: [],
-    rows: [],
-    epochs: [],
-    holds: new Map(),
-    closed: [],
-    calls: [],
-    outcomes: [],
-    checkpoints: [],
-    prunes: [],
-    puts: []
-  }
-  const live = new Map<string, ReadonlySet<number>>(facts.live)
-  const versions = new Map(facts.versions)
-  const workers = new Map(facts.workers)
-  const book = (runId: string) => writes.books.get(runId) ?? facts.books.get(runId)
-  return {
-    writes,
-    book,
-    live: (fence) => (live.get(fence.runId)?.has(fence.worker) === true ? book(fence.runId) : undefined),
-    change: (before, parts) => void writes.books.set(before.runId, { ...before, ...parts }),
-    latest: (id) => versions.get(id) ?? 0,
-    version: (id) => {
-      const next = (versions.get(id) ?? 0) + 1
-      versions.set(id, next)
-      return next
-    },
-    // What was read, with what this group itself opened and closed: an interrupted worker's last writes may stand before the claim.
-    open: (runId) => {
-      const closed = new Set(writes.closed.map(holdId))
-      const opened = [...writes.holds.values()].filter((record) => record.runId === runId)
-      return [...(facts.holds.get(runId) ?? []), ...opened].filter((record) => !closed.has(holdId(record)))
-    },
-    // A hold that opens and closes in one group was never written: there is nothing to delete.
-    close: (record) => {
-      if (!writes.holds.delete(holdId(record))) writes.closed.push(record)
-    },
-    latestWorker: (runId) => workers.get(runId) ?? 0,
-    claim: (worker, dead) => {
-      const others = [...(live.get(worker.runId) ?? [])].filter((other) => !dead.includes(other))
-      live.set(worker.runId, new Set([...others, worker.worker]))
-      workers.set(worker.runId, worker.worker)
-    }
-  }
-}
-
 const decideOne = (op: Op, group: Group): Verdict => {
   switch (op._tag) {
     case "Create":
@@ -167,6 +102,8 @@ const decideOne = (op: Op, group: Group): Verdict => {
     case "Put":
       group.writes.puts.push(op)
       return ok
+    case "Correct":
+      return correct(op.correction, group)
     case "Barrier":
       return ok
     default: {
@@ -206,6 +143,15 @@ const decideFenced = (op: FencedOp, book: Book, group: Group): Verdict => {
       return ok
     case "Reopen":
       return reopen(op.rows, book, group)
+    case "Refresh":
+      return refresh(op.changes, book, group)
+    case "Kept":
+      group.change(book, { kept: op.rows })
+      return ok
+    case "Loss":
+      group.writes.calls.push(lost(op))
+      group.change(book, { uncertain: Usd.add(book.uncertain, op.amount) })
+      return ok
     case "Outcome":
       return outcome(op, book, group)
     case "RunSnapshot":
@@ -235,133 +181,6 @@ const create = (op: Extract<Op, { _tag: "Create" }>, group: Group): Verdict => {
   return ok
 }
 
-/** A worker takes a run over: the dead ones are fenced and their open holds become uncertain, in the same commit. */
-const claim = (op: Extract<Op, { _tag: "Claim" }>, group: Group): Verdict => {
-  const { worker, dead } = op
-  const book = group.book(worker.runId)
-  if (book === undefined || group.latestWorker(worker.runId) !== worker.worker - 1) return refused("claimed")
-  // Also those of a worker that is not live for another reason: nobody else would ever close them.
-  const isDead = (record: HoldRecord) => dead.includes(record.worker) || group.live(record) === undefined
-  const open = group.open(worker.runId).filter(isDead)
-  for (const record of open) {
-    group.close(record)
-    group.writes.calls.push(closed(record, "uncertain", record.amount, noTokens, "crash", worker.beatAt))
-  }
-  const moved = open.reduce((sum, record) => sum + record.amount, 0)
-  group.change(book, { held: Usd.nano(book.held - moved), uncertain: Usd.nano(book.uncertain + moved) })
-  for (const other of dead) {
-    group.writes.workers.push({
-      runId: worker.runId,
-      worker: other,
-      live: false,
-      host: "",
-      pid: 0,
-      startedAt: 0,
-      beatAt: 0
-    })
-  }
-  group.writes.workers.push(worker)
-  group.claim(worker, dead)
-  return ok
-}
-
-/** The cap is held here, before the call: spent + uncertain + held + this must not pass it. */
-const hold = (op: Extract<Op, { _tag: "Hold" }>, group: Group): Verdict => {
-  const book = group.live(op.hold)
-  if (book === undefined) return fenced
-  const { amount, attempt, turn } = op.hold
-  if (book.cap !== null && book.spent + book.uncertain + book.held + amount > book.cap) return refused("cap")
-  if (book.maxCalls !== null && book.calls >= book.maxCalls) return refused("max_calls")
-  group.writes.holds.set(holdId(op.hold), op.hold)
-  group.change(book, {
-    held: Usd.add(book.held, amount),
-    calls: book.calls + 1,
-    retries: book.retries + (attempt > 0 ? 1 : 0),
-    repairs: book.repairs + (turn > 0 && attempt === 0 ? 1 : 0)
-  })
-  return ok
-}
-
-/**
- * One text for one hold.
- *
- * @since 0.1.0
- */
-export const holdId = (record: HoldRecord): string => `${record.runId}/${record.worker}/${record.n}`
-
-const close = (op: Extract<Op, { _tag: "Settle" | "Uncertain" | "Release" }>, group: Group): Verdict => {
-  const { hold: record } = op
-  const book = group.live(record)
-  if (book === undefined) return fenced
-  const held = Usd.nano(book.held - record.amount)
-  group.close(record)
-  switch (op._tag) {
-    case "Settle": {
-      const { usage, cost } = op.close
-      group.writes.calls.push({
-        ...closed(record, "settled", cost, usage, op.close.reason, op.close.at),
-        ...pick(op.close)
-      })
-      group.change(book, { held, spent: Usd.add(book.spent, cost), ...addTokens(book, usage) })
-      return ok
-    }
-    case "Uncertain":
-      group.writes.calls.push({
-        ...closed(record, "uncertain", record.amount, noTokens, op.reason, op.at),
-        answer: op.answer
-      })
-      group.change(book, { held, uncertain: Usd.add(book.uncertain, record.amount) })
-      return ok
-    case "Release":
-      if (!op.sent) {
-        group.change(book, {
-          held,
-          calls: book.calls - 1,
-          retries: book.retries - (record.attempt > 0 ? 1 : 0),
-          repairs: book.repairs - (record.turn > 0 && record.attempt === 0 ? 1 : 0)
-        })
-        return ok
-      }
-      group.writes.calls.push(closed(record, "released", Usd.zero, noTokens, op.reason, op.at))
-      group.change(book, { held })
-      return ok
-  }
-}
-
-const addTokens = (book: Book, usage: TokenUsage): TokenUsage => ({
-  inputTokens: book.inputTokens + usage.inputTokens,
-  cachedTokens: book.cachedTokens + usage.cachedTokens,
-  cacheWriteTokens: book.cacheWriteTokens + usage.cacheWriteTokens,
-  outputTokens: book.outputTokens + usage.outputTokens,
-  reasoningTokens: book.reasoningTokens + usage.reasoningTokens
-})
-
-const pick = (close: Settled) => ({ answer: close.answer, finish: close.finish, requestId: close.requestId })
-
-const closed = (
-  record: HoldRecord,
-  state: CallRecord["state"],
-  cost: Usd,
-  usage: TokenUsage,
-  reason: string,
-  closedAt: number
-): CallRecord => ({
-  state,
-  cost,
-  inputTokens: usage.inputTokens,
-  cachedTokens: usage.cachedTokens,
-  cacheWriteTokens: usage.cacheWriteTokens,
-  outputTokens: usage.outputTokens,
-  reasoningTokens: usage.reasoningTokens,
-  reason,
-  answer: null,
-  finish: null,
-  requestId: null,
-  closedAt,
-  // Last: V8 makes a new hidden class for each name that follows a spread, 1 µs a name.
-  ...record
-})
-
 const outcome = (op: Extract<Op, { _tag: "Outcome" }>, book: Book, group: Group): Verdict => {
   const { facts, outcome: end } = op
   const commitSeq = book.commitSeq + 1
@@ -380,15 +199,34 @@ const outcome = (op: Extract<Op, { _tag: "Outcome" }>, book: Book, group: Group)
 
 /** A deliberate re-run: the rows go to a new epoch and are pending again; their older outcomes stay. */
 const reopen = (rows: ReadonlyArray<OutcomeRecord>, book: Book, group: Group): Verdict => {
-  const count = (kind: OutcomeRecord["kind"]) => rows.filter((row) => row.kind === kind).length
   for (const row of rows) group.writes.epochs.push({ runId: book.runId, seq: row.seq, epoch: row.epoch + 1 })
-  group.change(book, {
+  group.change(book, { ...pendingAgain(rows, book), status: "running", reason: null })
+  return ok
+}
+
+const pendingAgain = (rows: ReadonlyArray<OutcomeRecord>, book: Book) => {
+  const count = (kind: OutcomeRecord["kind"]) => rows.filter((row) => row.kind === kind).length
+  return {
     done: book.done - count("done"),
     partial: book.partial - count("partial"),
     failed: book.failed - count("failed"),
-    reruns: book.reruns + rows.length,
-    status: "running",
-    reason: null
+    reruns: book.reruns + rows.length
+  }
+}
+
+/** The manifest follows its source: as a whole, or a kill would leave half of the changes. */
+const refresh = ({ added, again, changed, removed }: Changes, book: Book, group: Group): Verdict => {
+  group.writes.rows.push(...added)
+  group.writes.changed.push(...changed)
+  group.writes.removed.push(...removed)
+  const rows = book.rows + added.length - removed.length
+  const counts = pendingAgain(again, book)
+  const isDone = counts.done + counts.partial + counts.failed === rows
+  group.change(book, {
+    ...counts,
+    rows,
+    status: isDone ? book.status : "suspended",
+    reason: isDone ? book.reason : { kind: "operator", message: "rows were added or changed" }
   })
   return ok
 }

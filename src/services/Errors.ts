@@ -6,6 +6,7 @@
  */
 import { Schema } from "effect"
 import { Usage } from "./Usage.ts"
+import { Usd } from "./Usd.ts"
 
 /**
  * TRANSIENT: another try may succeed. PERMANENT: it will not. UNKNOWN: nobody knows, tried again a bounded number of times.
@@ -24,6 +25,15 @@ export type Category = typeof Category.Type
 export const Scope = Schema.Literal("row", "run")
 /** @since 0.1.0 */
 export type Scope = typeof Scope.Type
+
+/**
+ * What a row's result depends on. `content`: the row itself; `other`: the result is from before parts were recorded.
+ *
+ * @since 0.1.0
+ */
+export const Part = Schema.Literal("prompt", "schema", "model", "parameters", "content", "other")
+/** @since 0.1.0 */
+export type Part = typeof Part.Type
 
 /**
  * What the provider billed for a call that failed. `none`: surely nothing. `known`: the reported usage. `uncertain`: perhaps; counted at its hold.
@@ -114,7 +124,8 @@ export class CircuitOpen extends Schema.TaggedError<CircuitOpen>()("CircuitOpen"
 }) {}
 
 /**
- * The database refused. Scope: run. `path` is the file where there is one; the message names the fix.
+ * The database refused. Scope: run. `path` is the file where there is one; the message names the fix. `regressed`: it lacks commits that it once had; `gone`: its file was
+ * moved or deleted in use; `unsafe`: its commits would not survive a loss of power.
  *
  * @since 0.1.0
  */
@@ -126,6 +137,9 @@ export class StorageError extends Schema.TaggedError<StorageError>()("StorageErr
     "full",
     "read_only",
     "corrupt",
+    "regressed",
+    "gone",
+    "unsafe",
     "schema",
     "broken",
     "failed"
@@ -196,6 +210,21 @@ export class InputError extends Schema.TaggedError<InputError>()("InputError", {
 }) {}
 
 /**
+ * Rows that were done with something else than the job has now: how many changed in each part, and what it costs to run them again, in nano-dollars: by what a row cost
+ * so far, and at most (one call a row).
+ *
+ * @since 0.1.0
+ */
+export const Drift = Schema.Struct({
+  rows: Schema.Int,
+  parts: Schema.partial(Schema.Record({ key: Part, value: Schema.Int })),
+  expectedCost: Usd,
+  atMost: Usd
+})
+/** @since 0.1.0 */
+export type Drift = typeof Drift.Type
+
+/**
  * The run cannot be started or resumed as asked. `busy`: a live process works on it. `not_found`: no such run. `wrong_job`: the id belongs to
  * another job. `drift`: rows done with another prompt, schema or model, and no choice was made. `budget_in_use`: this Budget already belongs to
  * another run. `no_cap`: neither a cap nor an explicit "no cap". `unpriced`: a cap needs a price, and one that can be right. `bad_fallback`: the job's fallback names
@@ -216,7 +245,8 @@ export class RunRefused extends Schema.TaggedError<RunRefused>()("RunRefused", {
     "bad_fallback",
     "mixed"
   ),
-  message: Schema.String
+  message: Schema.String,
+  drift: Schema.optionalWith(Drift, { exact: true })
 }) {}
 
 /**

@@ -6,11 +6,14 @@
  *
  * @since 0.1.0
  */
-import { Cause, Context, Deferred, Effect, FiberId, Option, type Scope } from "effect"
+import { Cause, Context, Deferred, Effect, Exit, FiberId, Option, type Scope } from "effect"
+import type { Anchor } from "./Anchor.ts"
 import {
   type Book,
+  type CallId,
   type CallRecord,
   type CheckpointRecord,
+  type CorrectionRecord,
   decide,
   type Facts,
   type Needs,
@@ -31,6 +34,26 @@ export interface RowResult {
 }
 
 /**
+ * A call as it is known now: what was learned of it after it was closed counts.
+ *
+ * @since 0.1.0
+ */
+export const corrected = (call: CallRecord, correction: CorrectionRecord | undefined): CallRecord => {
+  if (correction === undefined) return call
+  const { answer, at, cost, note, source, ...tokens } = correction
+  return { ...call, ...tokens, state: "settled", cost, answer: answer ?? call.answer, reason: source }
+}
+
+/** Sums over a run's records; money in nano-dollars. `ended`: rows with an outcome in their present epoch. @since 0.1.0 */
+export interface Sums {
+  readonly spent: number
+  readonly uncertain: number
+  readonly held: number
+  readonly rows: number
+  readonly ended: number
+}
+
+/**
  * What a backend reads outside the write path.
  *
  * @since 0.1.0
@@ -45,14 +68,25 @@ export interface Reads {
     after: number,
     limit: number
   ) => Effect.Effect<ReadonlyArray<RowRecord>, StorageError>
-  /** All rows with their latest outcomes, in order, after a `seq`. */
+  /** All rows with their latest outcomes, in order, after a `seq`; `upto`: as of this `commitSeq`. */
   readonly results: (
     runId: string,
     after: number,
-    limit: number
+    limit: number,
+    upto?: number
   ) => Effect.Effect<ReadonlyArray<RowResult>, StorageError>
-  /** The calls of rows that have no outcome in their present epoch. */
+  /** The calls of rows that have no outcome in their present epoch, as they are known now. */
   readonly openCalls: (runId: string) => Effect.Effect<ReadonlyArray<CallRecord>, StorageError>
+  /** All calls in the order of their ids after one of them, as they are known now. */
+  readonly calls: (
+    runId: string,
+    after: Pick<CallId, "worker" | "n">,
+    limit: number
+  ) => Effect.Effect<ReadonlyArray<CallRecord>, StorageError>
+  /** The calls that still count as uncertain. */
+  readonly uncertain: (runId: string) => Effect.Effect<ReadonlyArray<CallRecord>, StorageError>
+  /** What the run's records add up to; its book must say the same. */
+  readonly sums: (runId: string) => Effect.Effect<Sums, StorageError>
   /** The ids of the rows whose outcomes a snapshot covers, in order of `seq`. */
   readonly idsUpto: (runId: string, commitSeq: number) => Effect.Effect<ReadonlyArray<string>, StorageError>
   readonly checkpoints: (id: string) => Effect.Effect<ReadonlyArray<number>, StorageError>
@@ -62,31 +96,45 @@ export interface Reads {
 }
 
 /**
- * All that a backend must get right: read the facts, apply the writes that `decide` gives, as one atomic, durable and serialised step.
+ * What a database is to a run, besides its records.
  *
  * @since 0.1.0
  */
-export interface Driver {
+export interface Backend {
   readonly durable: boolean
   /** A file or a server, for messages; `memory` for the memory driver. */
   readonly location: string
   readonly reads: Reads
+  /**
+   * Keeps every other process off a run, for as long as the scope is open and this process lives; false: another one has it. It decides *when* a run may be taken over; that a
+   * stale worker can write nothing rests on the worker's number alone.
+   */
+  readonly lock: (runId: string) => Effect.Effect<boolean, StorageError, Scope.Scope>
+  /** Fails where the database is damaged. */
+  readonly check: Effect.Effect<void, StorageError>
+  /** What is known of a run from outside the database, if anything. */
+  readonly anchor: (runId: string) => Effect.Effect<Anchor | undefined, StorageError>
+}
+
+/**
+ * All that a backend must get right: read the facts, apply the writes that `decide` gives, as one atomic, durable and serialised step.
+ *
+ * @since 0.1.0
+ */
+export interface Driver extends Backend {
   readonly transact: (needs: Needs, decide: (facts: Facts) => Writes) => Effect.Effect<void, StorageError>
   /** When a durable driver's next group is written; default `setImmediate`: at the end of this turn of the event loop. A simulator has turns of its own. */
   readonly later?: (write: () => void) => void
 }
 
 /**
- * `append`: in order, not awaited. `commit`: the verdict, once durable. `flush`: all that was appended is durable. After a failed commit the journal stays
+ * `append`: in order, not awaited; `heard` learns the verdict, unless the journal breaks. `commit`: the verdict, once durable. `flush`: all that was appended is durable. After a failed commit the journal stays
  * broken: nothing that was appended later can be trusted, so every later commit fails and nothing more is sent.
  *
  * @since 0.1.0
  */
-export interface JournalShape {
-  readonly durable: boolean
-  readonly location: string
-  readonly reads: Reads
-  readonly append: (op: Op) => void
+export interface JournalShape extends Backend {
+  readonly append: (op: Op, heard?: (verdict: Verdict) => void) => void
   readonly commit: (op: Op) => Effect.Effect<Verdict, StorageError>
   readonly flush: Effect.Effect<void, StorageError>
   /** Fails when the journal breaks; never succeeds. */
@@ -102,7 +150,7 @@ export class Journal extends Context.Tag("longhaul/Journal")<Journal, JournalSha
 
 interface Ticket {
   readonly op: Op
-  readonly done: (verdict: Effect.Effect<Verdict, StorageError>) => void
+  readonly done: (verdict: Exit.Exit<Verdict, StorageError>) => void
 }
 
 const ignore = () => {}
@@ -129,7 +177,7 @@ const makeUnsafe = (driver: Driver): JournalShape => {
   const fail = (group: ReadonlyArray<Ticket>, error: StorageError) => {
     failure = error
     Deferred.unsafeDone(broken, Effect.fail(error))
-    for (const ticket of group) ticket.done(Effect.fail(error))
+    for (const ticket of group) ticket.done(Exit.fail(error))
   }
 
   const write = (group: ReadonlyArray<Ticket>) => {
@@ -143,7 +191,7 @@ const makeUnsafe = (driver: Driver): JournalShape => {
     return Effect.matchCause(transact, {
       onFailure: (cause) => fail(group, toStorageError(cause)),
       onSuccess: () => {
-        for (const [i, ticket] of group.entries()) ticket.done(Effect.succeed(verdicts[i] ?? ok))
+        for (const [i, ticket] of group.entries()) ticket.done(Exit.succeed(verdicts[i] ?? ok))
       }
     })
   }
@@ -162,7 +210,7 @@ const makeUnsafe = (driver: Driver): JournalShape => {
   }
 
   const push = (ticket: Ticket) => {
-    if (failure !== undefined) return ticket.done(Effect.fail(failure))
+    if (failure !== undefined) return ticket.done(Exit.fail(failure))
     // Memory has no fsync to share, and stays in step with a TestClock.
     if (!driver.durable) return Effect.runSync(write([ticket]))
     queue.push(ticket)
@@ -171,11 +219,16 @@ const makeUnsafe = (driver: Driver): JournalShape => {
 
   const commit = (op: Op) =>
     Effect.uninterruptible(Effect.async<Verdict, StorageError>((resume) => push({ op, done: resume })))
+  const { check, anchor, durable, location, lock, reads } = driver
   return {
-    durable: driver.durable,
-    location: driver.location,
-    reads: driver.reads,
-    append: (op) => push({ op, done: ignore }),
+    durable,
+    location,
+    reads,
+    lock,
+    check,
+    anchor,
+    append: (op, heard) =>
+      push({ op, done: heard === undefined ? ignore : (exit) => Exit.isSuccess(exit) && heard(exit.value) }),
     commit,
     flush: Effect.asVoid(commit(barrier)),
     broken: Deferred.await(broken)

@@ -6,10 +6,10 @@
  */
 import { Cause, type Clock, Deferred, Effect, Exit, Fiber, FiberId, Option, Predicate } from "effect"
 import { type Action, type Event, type State, start, type Ticket, transition, wakeAt } from "./Admission.ts"
-import type { Book, Fence, HoldRecord, Settled } from "./Book.ts"
+import type { Book, Fence, HoldRecord, Settled, Verdict } from "./Book.ts"
 import { isAnswered, isCrowded, type LLMError, RunStopped, type StopReason, type StorageError } from "./Errors.ts"
 import type { JournalShape } from "./Journal.ts"
-import { type ChatAnswer, answer as makeAnswer } from "./LLM.ts"
+import { type ChatAnswer, answer as makeAnswer, noTokens } from "./LLM.ts"
 import * as MonotonicTime from "./MonotonicTime.ts"
 import type * as Price from "./Price.ts"
 import * as Throttle from "./Throttle.ts"
@@ -49,6 +49,8 @@ export interface Meter {
   readonly now: () => number
   readonly dispatch: (event: Event) => void
   readonly stop: (reason: StopReason) => void
+  /** Another process has taken the run over. */
+  readonly fenced: () => void
   /** Completes with the reason once the run stops. */
   readonly stopped: Effect.Effect<StopReason>
   /** Lets waiting calls go when their time has come: to be forked for as long as the meter is used. */
@@ -169,6 +171,22 @@ export const make = ({ book, clock, fence, journal, throttle }: MeterOptions): M
     })
   }
 
+  const fenced = (): void => stop(refusal("fenced"))
+
+  /** What a stale worker still learns of its own call may lower what the new one counts for it, and nothing else. */
+  const late =
+    (record: HoldRecord, end: Exclude<End, { readonly _tag: "uncertain" }>, at: number) => (verdict: Verdict) => {
+      if (verdict._tag !== "Fenced") return
+      fenced()
+      const { n, runId, worker } = record
+      const known =
+        end._tag === "settled"
+          ? { ...end.usage, cost: end.cost, answer: end.answer }
+          : { ...noTokens, cost: Usd.zero, answer: null }
+      const correction = { runId, worker, n, source: "late" as const, note: end.reason, at, ...known }
+      journal.append({ _tag: "Correct", correction })
+    }
+
   const close = (
     record: HoldRecord,
     end: End,
@@ -179,19 +197,26 @@ export const make = ({ book, clock, fence, journal, throttle }: MeterOptions): M
     switch (end._tag) {
       case "settled": {
         const { cost } = end
-        journal.append({ _tag: "Settle", hold: record, close: { at, ...end } })
+        journal.append({ _tag: "Settle", hold: record, close: { at, ...end } }, late(record, end, at))
         if (state.cap !== null && cost > amount) stop(breach(cost, amount))
         if (state.cap !== null && end.excess !== undefined) stop({ kind: "breach", message: end.excess })
         dispatch({ _tag: "Settled", amount, cost, ...steered })
         return cost
       }
       case "uncertain":
-        journal.append({ _tag: "Uncertain", hold: record, reason: end.reason, answer: end.answer, at })
+        journal.append({
+          _tag: "Uncertain",
+          hold: record,
+          reason: end.reason,
+          answer: end.answer,
+          requestId: end.requestId,
+          at
+        })
         if (state.cap !== null && end.unpriced) stop({ kind: "unpriced", message: end.reason })
         dispatch({ _tag: "Uncertain", amount, ...steered })
         return null
       case "released":
-        journal.append({ _tag: "Release", hold: record, reason: end.reason, sent: end.sent, at })
+        journal.append({ _tag: "Release", hold: record, reason: end.reason, sent: end.sent, at }, late(record, end, at))
         dispatch({ _tag: "Released", amount, sent: end.sent, ...steered })
         return null
     }
@@ -235,6 +260,7 @@ export const make = ({ book, clock, fence, journal, throttle }: MeterOptions): M
     now,
     dispatch,
     stop,
+    fenced,
     stopped: Deferred.await(stopped),
     ticking,
     row: (seq, work) =>
@@ -295,12 +321,19 @@ type End =
       readonly _tag: "uncertain"
       readonly reason: string
       readonly answer: string | null
+      readonly requestId: string | null
       /** It came from a model or tier without a price. */
       readonly unpriced: boolean
     }
   | { readonly _tag: "released"; readonly reason: string; readonly sent: boolean }
 
-const uncertain = (reason: string): End => ({ _tag: "uncertain", reason, answer: null, unpriced: false })
+const uncertain = (reason: string, requestId: string | null = null): End => ({
+  _tag: "uncertain",
+  reason,
+  answer: null,
+  requestId,
+  unpriced: false
+})
 
 const endOf = (exit: Exit.Exit<ChatAnswer, LLMError>, sent: boolean, call: Call): End => {
   try {
@@ -318,7 +351,7 @@ const endBy = (exit: Exit.Exit<ChatAnswer, LLMError>, sent: boolean, { bill, mod
   if (Option.isNone(failure)) return uncertain(Cause.isInterrupted(exit.cause) ? "interrupted" : "defect")
   const { charge, reason, requestId, usage } = failure.value
   if (charge === "none") return { _tag: "released", reason, sent: true }
-  if (charge !== "known" || usage === undefined) return uncertain(reason)
+  if (charge !== "known" || usage === undefined) return uncertain(reason, requestId ?? null)
   const end = answered(makeAnswer({ text: "", model, usage, requestId }), bill(makeAnswer({ text: "", model, usage })))
   return end._tag === "settled" ? { ...end, reason, finish: null } : end
 }
@@ -327,7 +360,8 @@ const answered = (answer: ChatAnswer, bill: Price.Bill): End => {
   // An empty answer is paid for but not accepted: a resumed run asks again.
   const accepted = answer.text.trim() !== "" || answer.refusal !== undefined
   const text = accepted ? encodeAnswer(answer) : null
-  if (bill._tag === "Uncertain") return { ...bill, _tag: "uncertain", answer: text }
+  const requestId = answer.requestId ?? null
+  if (bill._tag === "Uncertain") return { ...bill, _tag: "uncertain", answer: text, requestId }
   return {
     _tag: "settled",
     usage: bill.usage,
@@ -336,7 +370,7 @@ const answered = (answer: ChatAnswer, bill: Price.Bill): End => {
     reason: "",
     answer: text,
     finish: answer.finish,
-    requestId: answer.requestId ?? null
+    requestId
   }
 }
 

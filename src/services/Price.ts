@@ -41,8 +41,11 @@ const row = (
   more: Pick<PriceRow, "longContext" | "tiers"> = {}
 ): PriceRow => ({ model, from, input, cached, ...(cacheWrite === null ? {} : { cacheWrite }), output, ...more })
 
+/** The day on which the built-in prices were read. @since 0.1.0 */
+export const readOn = "2026-11-29"
+
 /**
- * OpenAI's standard tier as published on its model and pricing pages (https://platform.openai.com/docs/pricing), read 2026-11-29; the long-context rule
+ * OpenAI's standard tier as published on its model and pricing pages (https://platform.openai.com/docs/pricing), read on {@link readOn}; the long-context rule
  * holds from gpt-5.4 on, the factor of a tier stands only where it is published. `simulated` is the simulated provider's own model.
  *
  * @since 0.1.0

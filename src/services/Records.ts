@@ -51,6 +51,8 @@ export interface Book {
   readonly done: number
   readonly partial: number
   readonly failed: number
+  /** Rows whose results were kept although they were made with another prompt, schema, model or parameter. */
+  readonly kept: number
   readonly commitSeq: number
 }
 
@@ -105,6 +107,25 @@ export interface CallRecord extends HoldRecord, TokenUsage {
   readonly closedAt: number
 }
 
+/** Names one call: the worker that made it, and its number there. @since 0.1.0 */
+export interface CallId extends Fence {
+  readonly n: number
+}
+
+/**
+ * What became known of an uncertain call later; append-only, one a call, so that every change of the bill can be audited. `late`: its answer came after its worker was
+ * taken over; `report`: the operator says so; `lookup`: the provider does. The call then counts as settled at `cost`.
+ *
+ * @since 0.1.0
+ */
+export interface CorrectionRecord extends CallId, TokenUsage {
+  readonly source: "late" | "report" | "lookup"
+  readonly cost: Usd
+  readonly answer: string | null
+  readonly note: string
+  readonly at: number
+}
+
 /** The end of one row in one epoch; append-only. `value` is the encoded `AgentResult` or `Failure`. @since 0.1.0 */
 export interface OutcomeRecord {
   readonly runId: string
@@ -116,6 +137,8 @@ export interface OutcomeRecord {
   readonly key: string
   /** Another model than the job's own answered: the result counts for this run only. */
   readonly fallback: boolean
+  /** Digests of what the result was made with, so that a later change can be named; empty if the row was never asked. See `Recipe`. */
+  readonly made: string
   readonly value: string
 }
 
@@ -170,6 +193,12 @@ export type Op =
   | { readonly _tag: "Limits"; readonly fence: Fence; readonly limits: Limits }
   | { readonly _tag: "Status"; readonly fence: Fence; readonly status: RunStatus; readonly reason: StopReason | null }
   | { readonly _tag: "Reopen"; readonly fence: Fence; readonly rows: ReadonlyArray<OutcomeRecord> }
+  | { readonly _tag: "Refresh"; readonly fence: Fence; readonly changes: Changes }
+  | { readonly _tag: "Kept"; readonly fence: Fence; readonly rows: number }
+  /** Money of which the database has no record any more counts as uncertain. */
+  | { readonly _tag: "Loss"; readonly fence: Fence; readonly amount: Usd; readonly at: number }
+  /** Not fenced: it may come from a worker that was taken over. */
+  | { readonly _tag: "Correct"; readonly correction: CorrectionRecord }
   | { readonly _tag: "Hold"; readonly hold: HoldRecord }
   | { readonly _tag: "Settle"; readonly hold: HoldRecord; readonly close: Settled }
   | {
@@ -177,6 +206,7 @@ export type Op =
       readonly hold: HoldRecord
       readonly reason: string
       readonly answer: string | null
+      readonly requestId: string | null
       readonly at: number
     }
   | {
@@ -218,6 +248,17 @@ export type Op =
     }
   | { readonly _tag: "Barrier" }
 
+/** What became of the source since its rows were listed. @since 0.1.0 */
+export interface Changes {
+  readonly added: ReadonlyArray<RowRecord>
+  /** Rows with a new content. */
+  readonly changed: ReadonlyArray<RowRecord>
+  /** The outcomes of those that are to be run again. */
+  readonly again: ReadonlyArray<OutcomeRecord>
+  /** Pending rows that are gone. */
+  readonly removed: ReadonlyArray<RowRecord>
+}
+
 /** How many snapshots stay: all, or the latest n (the terminal one always stays). @since 0.1.0 */
 export type Keep = "all" | number
 
@@ -247,7 +288,10 @@ export interface Limits {
  */
 export type Verdict =
   | { readonly _tag: "Ok" }
-  | { readonly _tag: "Refused"; readonly reason: "cap" | "max_calls" | "exists" | "claimed" | "duplicate" }
+  | {
+      readonly _tag: "Refused"
+      readonly reason: "cap" | "max_calls" | "exists" | "claimed" | "not_uncertain" | "above_hold"
+    }
   | { readonly _tag: "Fenced" }
   | { readonly _tag: "Version"; readonly version: number }
 
@@ -256,6 +300,7 @@ export interface Needs {
   readonly runs: ReadonlySet<string>
   readonly checkpoints: ReadonlySet<string>
   readonly claims: ReadonlySet<string>
+  readonly uncertain: ReadonlyArray<CallId>
 }
 
 /** What was read, inside the transaction. @since 0.1.0 */
@@ -268,6 +313,8 @@ export interface Facts {
   /** The open holds and the highest worker number of each run that is claimed. */
   readonly holds: ReadonlyMap<string, ReadonlyArray<HoldRecord>>
   readonly workers: ReadonlyMap<string, number>
+  /** Of the calls that were asked for, by {@link callId}: what each counts at, if it is uncertain and not corrected. */
+  readonly uncertain: ReadonlyMap<string, Usd>
 }
 
 /** What must be written, in this order, in the same transaction. @since 0.1.0 */
@@ -279,10 +326,13 @@ export interface Writes {
   /** Manifests to delete, before rows are written; `discard`: the whole run, after everything else. */
   readonly unloads: Array<{ readonly runId: string; readonly discard: boolean }>
   readonly rows: Array<RowRecord>
+  readonly changed: Array<RowRecord>
+  readonly removed: Array<RowRecord>
   readonly epochs: Array<{ readonly runId: string; readonly seq: number; readonly epoch: number }>
   readonly holds: Map<string, HoldRecord>
   readonly closed: Array<HoldRecord>
   readonly calls: Array<CallRecord>
+  readonly corrections: Array<CorrectionRecord>
   readonly outcomes: Array<OutcomeRecord>
   readonly checkpoints: Array<CheckpointRecord>
   readonly prunes: Array<{ readonly id: string; readonly upto: number; readonly all: boolean }>

@@ -3,7 +3,7 @@
  *
  * @since 0.1.0
  */
-import { type Schema, SchemaAST, Stream } from "effect"
+import { type Effect, type Schema, SchemaAST, Stream } from "effect"
 import type { InputError } from "./Errors.ts"
 
 /**
@@ -26,6 +26,8 @@ export interface RowSource {
   readonly kind: "csv" | "jsonl" | "sqlite" | "stream"
   readonly location: string
   readonly text: boolean
+  /** Changes when the source does, where that can be seen without reading it; `undefined`: it cannot. */
+  readonly stamp?: Effect.Effect<string | undefined>
   readonly rows: Stream.Stream<SourceRow, InputError>
 }
 

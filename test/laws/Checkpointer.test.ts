@@ -353,7 +353,7 @@ for (const backend of backends) {
           },
           { _tag: "Hold", hold: holdOf("run", 0, 100) },
           { _tag: "Hold", hold: holdOf("run", 1, 50) },
-          { _tag: "Uncertain", hold: holdOf("run", 0, 100), reason: "timeout", answer: null, at: 2 },
+          { _tag: "Uncertain", hold: holdOf("run", 0, 100), reason: "timeout", answer: null, requestId: null, at: 2 },
           { _tag: "RunSnapshot", fence, status: "RUNNING", keep: "all", at: 3 }
         ]
         for (const op of ops) yield* journal.commit(op)
@@ -421,7 +421,8 @@ describe("The snapshot of a run", () => {
     live: new Map([["run", new Set([1])]]),
     versions: new Map([["run", row / 25]]),
     holds: new Map(),
-    workers: new Map()
+    workers: new Map(),
+    uncertain: new Map()
   })
   /** Digits grow with the row; nothing else may. */
   const shape = (value: unknown) =>
@@ -448,7 +449,8 @@ describe("The snapshot of a run", () => {
             {
               runs: new Set(["run"]),
               checkpoints: new Set(one._tag === "RunSnapshot" ? ["run"] : []),
-              claims: new Set(["run"])
+              claims: new Set(["run"]),
+              uncertain: []
             },
             (read) => decide([one], facts(read)).writes
           )

@@ -28,6 +28,7 @@ const uncertain = (record: HoldRecord): Op => ({
   hold: record,
   reason: "timeout",
   answer: null,
+  requestId: null,
   at: 9
 })
 const release = (record: HoldRecord, sent: boolean): Op => ({
@@ -288,6 +289,7 @@ for (const backend of backends) {
                 category: "",
                 key: "k",
                 fallback: false,
+                made: "",
                 value: "{}"
               },
               facts: { storeHit: false, memoHits: 0, replays: 0, freeRepairs: 0, unasked: false, fallback: false }

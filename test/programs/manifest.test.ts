@@ -1,10 +1,8 @@
-import { spawn } from "node:child_process"
-import { once } from "node:events"
 import { writeFileSync } from "node:fs"
 import { hostname } from "node:os"
 import { join } from "node:path"
 import { assert, describe, it } from "@effect/vitest"
-import { Chunk, Context, Deferred, Effect, Either, Layer, Option, Schema, Stream } from "effect"
+import { Chunk, Context, Deferred, Effect, Either, Exit, Layer, Option, Schema, Scope, Stream } from "effect"
 import {
   Agent,
   Budget,
@@ -208,24 +206,23 @@ for (const [backend, open] of Object.entries(backends)) {
           const database = yield* open
           const job = jobOf(4)
           yield* session(database, echoing(), job, { maxCalls: 2 })
-          const other = spawn("sleep", ["60"])
-          yield* Effect.addFinalizer(() => Effect.sync(() => other.kill()))
-          const [pid, now] = [other.pid ?? 0, Date.now()]
-          const claim = Effect.flatMap(Journal.Journal, (journal) => {
-            const worker = { runId: "r1", worker: 2, live: true, host: hostname(), pid, startedAt: now, beatAt: now }
-            return journal.commit({ _tag: "Claim", worker, dead: [] })
+          // It has the lock and is in the book, as a process that works; then it is gone without a word.
+          const [pid, now, life] = [4_711, Date.now(), yield* Scope.make()]
+          const worker = { runId: "r1", worker: 2, live: true, host: "box", pid, startedAt: now, beatAt: now }
+          const claim = Effect.gen(function* () {
+            const journal = yield* Effect.flatMap(database, Journal.make)
+            assert.isTrue(yield* journal.lock("r1"))
+            yield* journal.commit({ _tag: "Claim", worker, dead: [] })
           })
-          yield* Effect.provide(claim, Layer.scoped(Journal.Journal, Effect.flatMap(database, Journal.make)))
+          yield* Scope.extend(claim, life)
 
           const llm = echoing()
           const error = yield* refusal(session(database, llm, job, { maxCalls: 10 }))
           assert.strictEqual(error.reason, "busy")
-          assert.include(error.message, `run r1 is being worked on by process ${pid} on ${hostname()} `)
+          assert.include(error.message, `run r1 is being worked on by process ${pid} on box (worker 2, `)
           assert.strictEqual(llm.calls(), 0)
 
-          const gone = once(other, "exit")
-          other.kill("SIGKILL")
-          yield* Effect.promise(() => gone)
+          yield* Scope.close(life, Exit.void)
           const { done, status } = yield* session(database, llm, job, { maxCalls: 10 })
           assert.deepStrictEqual([done, status, llm.calls()], [4, "done", 2])
         })
@@ -315,10 +312,14 @@ describe("what a run stands on", () => {
     Effect.gen(function* () {
       const journal = yield* Effect.flatMap(backends.memory, (database) => Effect.flatMap(database, Journal.make))
       const fresh = { runId: "r1", job: "vendors", scope: "vendors", status: "running", source: "{}" } as const
-      const options = { found: undefined, fresh: { ...fresh, createdAt: 0, chunkSize: 2 }, limits: { cap: null } }
+      const options = { fresh: { ...fresh, createdAt: 0, chunkSize: 2 }, limits: { cap: null } }
       yield* RunRecord.open(journal, options)
       // It had looked before the other one claimed.
-      const late = { ...journal, reads: { ...journal.reads, workers: () => Effect.succeed([]) } }
+      const late = {
+        ...journal,
+        lock: () => Effect.succeed(true),
+        reads: { ...journal.reads, workers: () => Effect.succeed([]) }
+      }
       const error = yield* Effect.flip(Effect.scoped(Worker.claim(late, "r1")))
       assert.strictEqual(error._tag === "RunRefused" ? error.reason : error._tag, "busy")
       const workers = yield* journal.reads.workers("r1")

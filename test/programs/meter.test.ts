@@ -57,7 +57,6 @@ describe("whatever breaks, hold and permit are given back", () => {
           const journal = yield* Journal
           const limits = { cap: Usd.nano(100_000), maxCalls: undefined, maxConcurrency: 1 }
           const { book, fence } = yield* RunRecord.open(journal, {
-            found: undefined,
             fresh: { runId, job: "j", scope: "j", status: "running", source: "{}", createdAt: 0, chunkSize: 1 },
             limits
           })

@@ -62,14 +62,11 @@ const mortal = (journal: JournalShape, dies: (op: Op) => boolean): JournalShape 
   }
   return {
     ...journal,
-    append: (op) => {
-      if (lives(op)) journal.append(ofAnother(op))
+    append: (op, heard) => {
+      if (lives(op)) journal.append(op, heard)
     },
-    commit: (op) => Effect.suspend(() => (lives(op) ? journal.commit(ofAnother(op)) : Effect.fail(killed))),
+    commit: (op) => Effect.suspend(() => (lives(op) ? journal.commit(op) : Effect.fail(killed))),
     flush: Effect.suspend(() => (dead ? Effect.fail(killed) : journal.flush)),
     broken: Effect.raceFirst(journal.broken, Deferred.await(death))
   }
 }
-
-/** The worker as one of another process, that had this one's pid once: so it is dead to the next. */
-const ofAnother = (op: Op): Op => (op._tag === "Claim" ? { ...op, worker: { ...op.worker, startedAt: 0 } } : op)

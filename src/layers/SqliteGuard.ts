@@ -1,0 +1,217 @@
+/**
+ * What guards a SQLite file from outside it, in a directory beside it (`vendors.db-runs`): for each run a lock that ends with its process, and an anchor that
+ * tells a database which lost its last commits. Internal to Sqlite.
+ *
+ * @since 0.1.0
+ */
+import { createHash } from "node:crypto"
+import { existsSync, mkdirSync, statSync } from "node:fs"
+import { open, readFile, rename, rm } from "node:fs/promises"
+import { join } from "node:path"
+import * as SqliteClient from "@effect/sql-sqlite-node/SqliteClient"
+import { Cause, Context, Effect, Either, Layer, Option, Schema, type Scope } from "effect"
+import * as Anchor from "../services/Anchor.ts"
+import type { Writes } from "../services/Book.ts"
+import { StorageError } from "../services/Errors.ts"
+import type { Backend } from "../services/Journal.ts"
+
+/** @since 0.1.0 */
+export interface Guard extends Pick<Backend, "lock" | "anchor"> {
+  /** Takes note of what was committed. A claim is anchored before it is used, all else a moment later. */
+  readonly committed: (writes: Writes) => Effect.Effect<void, StorageError>
+  /** Fails where the file that is open is no longer the one of this name. */
+  readonly intact: Effect.Effect<void, StorageError>
+}
+
+/** How old an anchor may get, in milliseconds: commits younger than it may be lost unseen. */
+const ANCHOR_MS = 250
+
+/**
+ * The guard of a database file that exists.
+ *
+ * @since 0.1.0
+ */
+export const make = (path: string): Effect.Effect<Guard, StorageError, Scope.Scope> =>
+  Effect.gen(function* () {
+    const directory = `${path}-runs`
+    const file = (runId: string, kind: "lock" | "anchor") => join(directory, `${nameOf(runId)}.${kind}`)
+    const prepared = attempt(path, () => mkdirSync(directory, { recursive: true, mode: 0o700 }))
+    const anchors = yield* anchoring(path, prepared, (runId) => file(runId, "anchor"))
+    return {
+      ...anchors,
+      lock: (runId) => Effect.zipRight(prepared, lock(file(runId, "lock"))),
+      intact: yield* sameFiles(path)
+    }
+  })
+
+/** A run's id may hold anything; this does not. */
+const nameOf = (runId: string): string => createHash("sha256").update(runId).digest("hex").slice(0, 24)
+
+const attempt = <A>(path: string, run: () => A): Effect.Effect<A, StorageError> =>
+  Effect.try({ try: run, catch: refused(path) })
+
+const refused = (path: string) => (cause: unknown) => {
+  const code = cause instanceof Error && "code" in cause ? cause.code : undefined
+  const detail = cause instanceof Error ? cause.message : String(cause)
+  if (code === "ENOSPC")
+    return new StorageError({
+      reason: "full",
+      path,
+      message: `no space left beside ${path}: free some and resume`,
+      cause
+    })
+  if (code === "EACCES" || code === "EROFS" || code === "EPERM")
+    return new StorageError({
+      reason: "read_only",
+      path,
+      message: `the directory of ${path} cannot be written: check its permissions`,
+      cause
+    })
+  return new StorageError({ reason: "failed", path, message: `beside ${path}: ${detail}`, cause })
+}
+
+/** An exclusive transaction on a file of its own: the kernel ends it with the process, and a stopped process keeps it. */
+const lock = (file: string): Effect.Effect<boolean, StorageError, Scope.Scope> =>
+  Effect.gen(function* () {
+    const context = yield* Layer.build(SqliteClient.layer({ filename: file, disableWAL: true }))
+    const sql = Context.get(context, SqliteClient.SqliteClient)
+    // Without this it would wait for five seconds, and the event loop with it.
+    yield* sql`pragma busy_timeout = 0`
+    const connection = yield* sql.reserve
+    yield* connection.executeRaw("begin exclusive", [])
+    return true
+  }).pipe(
+    Effect.catchAllCause((cause) => {
+      const error = Cause.squash(cause)
+      const code = sqliteCode(error)
+      return code.startsWith("SQLITE_BUSY") ? Effect.succeed(false) : Effect.fail(refused(file)(error))
+    })
+  )
+
+const sqliteCode = (error: unknown): string => {
+  const cause = typeof error === "object" && error !== null && "cause" in error ? error.cause : error
+  return typeof cause === "object" && cause !== null && "code" in cause ? String(cause.code) : ""
+}
+
+const AnchorJson = Schema.parseJson(Anchor.Anchor)
+
+const anchoring = (path: string, prepared: Effect.Effect<unknown, StorageError>, fileOf: (runId: string) => string) =>
+  Effect.gen(function* () {
+    const latest = new Map<string, Anchor.Anchor>()
+    const workers = new Map<string, number>()
+    const dirty = new Set<string>()
+    let failure: StorageError | undefined
+
+    const anchor = (runId: string): Effect.Effect<Anchor.Anchor | undefined, StorageError> =>
+      Effect.gen(function* () {
+        const file = fileOf(runId)
+        if (!existsSync(file)) return undefined
+        const text = yield* Effect.tryPromise({ try: () => readFile(file, "utf8"), catch: refused(path) })
+        return yield* Effect.mapError(Schema.decode(AnchorJson)(text), () => unreadable(file))
+      })
+
+    const writeDirty = Effect.gen(function* () {
+      if (dirty.size > 0) yield* prepared
+      for (const runId of [...dirty]) {
+        dirty.delete(runId)
+        const kept = latest.get(runId)
+        if (kept === undefined) yield* Effect.promise(() => rm(fileOf(runId), { force: true }))
+        else yield* replace(fileOf(runId), yield* Effect.orDie(Schema.encode(AnchorJson)(kept)), path)
+      }
+    })
+    const one = yield* Effect.makeSemaphore(1)
+    const write = one.withPermits(1)(writeDirty)
+    const writing = Effect.catchAll(write, (error) =>
+      Effect.sync(() => {
+        failure = error
+      })
+    )
+    let timer: NodeJS.Timeout | undefined
+    // A disk's time, whatever clock the run goes by.
+    const soon = (): void => {
+      timer ??= setTimeout(() => {
+        timer = undefined
+        Effect.runFork(writing)
+      }, ANCHOR_MS)
+    }
+    yield* Effect.addFinalizer(() =>
+      Effect.zipRight(
+        Effect.sync(() => clearTimeout(timer)),
+        writing
+      )
+    )
+
+    const note = (writes: Writes): boolean => {
+      for (const { live, runId, worker } of writes.workers) if (live) workers.set(runId, worker)
+      for (const [runId, book] of writes.books) {
+        const worker = workers.get(runId)
+        // Only who has claimed a run says how far it is.
+        if (worker === undefined) continue
+        latest.set(runId, Anchor.of(book, worker))
+        dirty.add(runId)
+      }
+      for (const { discard, runId } of writes.unloads) if (discard) latest.delete(runId)
+      return writes.workers.some(({ live }) => live)
+    }
+    const committed = (writes: Writes): Effect.Effect<void, StorageError> =>
+      Effect.suspend(() => {
+        if (failure !== undefined) return Effect.fail(failure)
+        if (note(writes)) return write
+        if (dirty.size > 0) soon()
+        return Effect.void
+      })
+    return { anchor, committed }
+  })
+
+const unreadable = (file: string) =>
+  new StorageError({
+    reason: "corrupt",
+    path: file,
+    message: `${file} cannot be read: it says how far its run had come; put it back, or delete it to trust the database as it is`
+  })
+
+/** Never half a file, and none whose name is durable before its content. */
+const replace = (file: string, text: string, path: string): Effect.Effect<void, StorageError> =>
+  Effect.tryPromise({
+    try: async () => {
+      const draft = `${file}.tmp`
+      const handle = await open(draft, "w", 0o600)
+      try {
+        await handle.writeFile(text)
+        await handle.sync()
+      } finally {
+        await handle.close()
+      }
+      await rename(draft, file)
+    },
+    catch: refused(path)
+  })
+
+/** A database that was moved or deleted under a live connection still takes writes, which nobody will ever read. */
+const sameFiles = (path: string): Effect.Effect<Effect.Effect<void, StorageError>, StorageError> =>
+  Effect.map(
+    attempt(path, () => statSync(path)),
+    (opened) => {
+      const first = new Map([[path, opened.ino]])
+      const isSame = (file: string): boolean => {
+        const now = Either.getOrUndefined(Either.try(() => statSync(file)))
+        const before = first.get(file)
+        if (before === undefined) {
+          if (now !== undefined) first.set(file, now.ino)
+          return true
+        }
+        return now?.ino === before
+      }
+      return Effect.suspend(() => {
+        const lost = Option.fromNullable([path, `${path}-wal`].find((file) => !isSame(file)))
+        return Option.match(lost, { onNone: () => Effect.void, onSome: (file) => Effect.fail(moved(file)) })
+      })
+    }
+  )
+
+const moved = (file: string) =>
+  new StorageError({
+    reason: "gone",
+    path: file,
+    message: `${file} was moved, deleted or replaced while it was in use: put it back, then resume`
+  })

@@ -1,0 +1,101 @@
+/**
+ * One group of operations under decision: what was read from the database, and what is to be written, both as the operations before have changed them. Internal to Book.
+ *
+ * @since 0.1.0
+ */
+import type { Book, CallId, Facts, Fence, HoldRecord, Verdict, WorkerRecord, Writes } from "./Records.ts"
+import type { Usd } from "./Usd.ts"
+
+/** @since 0.1.0 */
+export const ok: Verdict = { _tag: "Ok" }
+/** @since 0.1.0 */
+export const fenced: Verdict = { _tag: "Fenced" }
+/** @since 0.1.0 */
+export const refused = (reason: Extract<Verdict, { _tag: "Refused" }>["reason"]): Verdict => ({
+  _tag: "Refused",
+  reason
+})
+
+/** The state of one group of operations: what was read, changed as they are decided. @since 0.1.0 */
+export interface Group {
+  readonly writes: Writes
+  readonly book: (runId: string) => Book | undefined
+  readonly live: (fence: Fence) => Book | undefined
+  readonly change: (book: Book, parts: Partial<Book>) => void
+  readonly latest: (id: string) => number
+  readonly version: (id: string) => number
+  readonly open: (runId: string) => ReadonlyArray<HoldRecord>
+  readonly close: (record: HoldRecord) => void
+  readonly latestWorker: (runId: string) => number
+  /** What an uncertain call counts at; it can be taken once. */
+  readonly takeUncertain: (call: CallId) => Usd | undefined
+  readonly claim: (worker: WorkerRecord, dead: ReadonlyArray<number>) => void
+}
+
+/** @since 0.1.0 */
+export const makeGroup = (facts: Facts): Group => {
+  const writes: Writes = {
+    books: new Map(),
+    created: new Set(),
+    workers: [],
+    beats: [],
+    unloads: [],
+    rows: [],
+    changed: [],
+    removed: [],
+    epochs: [],
+    holds: new Map(),
+    closed: [],
+    calls: [],
+    corrections: [],
+    outcomes: [],
+    checkpoints: [],
+    prunes: [],
+    puts: []
+  }
+  const live = new Map<string, ReadonlySet<number>>(facts.live)
+  const versions = new Map(facts.versions)
+  const workers = new Map(facts.workers)
+  const uncertain = new Map(facts.uncertain)
+  const book = (runId: string) => writes.books.get(runId) ?? facts.books.get(runId)
+  return {
+    writes,
+    book,
+    live: (fence) => (live.get(fence.runId)?.has(fence.worker) === true ? book(fence.runId) : undefined),
+    change: (before, parts) => void writes.books.set(before.runId, { ...before, ...parts }),
+    latest: (id) => versions.get(id) ?? 0,
+    version: (id) => {
+      const next = (versions.get(id) ?? 0) + 1
+      versions.set(id, next)
+      return next
+    },
+    // What was read, with what this group itself opened and closed: an interrupted worker's last writes may stand before the claim.
+    open: (runId) => {
+      const closed = new Set(writes.closed.map(callId))
+      const opened = [...writes.holds.values()].filter((record) => record.runId === runId)
+      return [...(facts.holds.get(runId) ?? []), ...opened].filter((record) => !closed.has(callId(record)))
+    },
+    // A hold that opens and closes in one group was never written: there is nothing to delete.
+    close: (record) => {
+      if (!writes.holds.delete(callId(record))) writes.closed.push(record)
+    },
+    latestWorker: (runId) => workers.get(runId) ?? 0,
+    takeUncertain: (call) => {
+      const counted = uncertain.get(callId(call))
+      uncertain.delete(callId(call))
+      return counted
+    },
+    claim: (worker, dead) => {
+      const others = [...(live.get(worker.runId) ?? [])].filter((other) => !dead.includes(other))
+      live.set(worker.runId, new Set([...others, worker.worker]))
+      workers.set(worker.runId, worker.worker)
+    }
+  }
+}
+
+/**
+ * One text for one call, open or closed.
+ *
+ * @since 0.1.0
+ */
+export const callId = (record: CallId): string => `${record.runId}/${record.worker}/${record.n}`
