@@ -35,11 +35,11 @@ export const make = (path: string): Effect.Effect<Guard, StorageError, Scope.Sco
   Effect.gen(function* () {
     const directory = `${path}-runs`
     const file = (runId: string, kind: "lock" | "anchor") => join(directory, `${nameOf(runId)}.${kind}`)
-    const prepared = attempt(path, () => mkdirSync(directory, { recursive: true, mode: 0o700 }))
-    const anchors = yield* anchoring(path, prepared, (runId) => file(runId, "anchor"))
+    const prepare = () => void mkdirSync(directory, { recursive: true, mode: 0o700 })
+    const anchors = yield* anchoring(path, prepare, (runId) => file(runId, "anchor"))
     return {
       ...anchors,
-      lock: (runId) => Effect.zipRight(prepared, lock(file(runId, "lock"))),
+      lock: (runId) => Effect.zipRight(attempt(path, prepare), lock(file(runId, "lock"))),
       intact: yield* sameFiles(path)
     }
   })
@@ -95,7 +95,7 @@ const sqliteCode = (error: unknown): string => {
 
 const AnchorJson = Schema.parseJson(Anchor.Anchor)
 
-const anchoring = (path: string, prepared: Effect.Effect<unknown, StorageError>, fileOf: (runId: string) => string) =>
+const anchoring = (path: string, prepare: () => void, fileOf: (runId: string) => string) =>
   Effect.gen(function* () {
     const latest = new Map<string, Anchor.Anchor>()
     const workers = new Map<string, number>()
@@ -110,17 +110,24 @@ const anchoring = (path: string, prepared: Effect.Effect<unknown, StorageError>,
         return yield* Effect.mapError(Schema.decode(AnchorJson)(text), () => unreadable(file))
       })
 
-    const writeDirty = Effect.gen(function* () {
-      if (dirty.size > 0) yield* prepared
+    const writeDirty = async (): Promise<void> => {
+      if (dirty.size > 0) prepare()
       for (const runId of [...dirty]) {
         dirty.delete(runId)
         const kept = latest.get(runId)
-        if (kept === undefined) yield* Effect.promise(() => rm(fileOf(runId), { force: true }))
-        else yield* replace(fileOf(runId), yield* Effect.orDie(Schema.encode(AnchorJson)(kept)), path)
+        if (kept === undefined) await rm(fileOf(runId), { force: true })
+        else await replace(fileOf(runId), JSON.stringify(kept))
       }
+    }
+    // One after the other: two would write the same draft.
+    let before = Promise.resolve()
+    const write = Effect.tryPromise({
+      try: () => {
+        before = before.then(writeDirty, writeDirty)
+        return before
+      },
+      catch: refused(path)
     })
-    const one = yield* Effect.makeSemaphore(1)
-    const write = one.withPermits(1)(writeDirty)
     const writing = Effect.catchAll(write, (error) =>
       Effect.sync(() => {
         failure = error
@@ -171,21 +178,17 @@ const unreadable = (file: string) =>
   })
 
 /** Never half a file, and none whose name is durable before its content. */
-const replace = (file: string, text: string, path: string): Effect.Effect<void, StorageError> =>
-  Effect.tryPromise({
-    try: async () => {
-      const draft = `${file}.tmp`
-      const handle = await open(draft, "w", 0o600)
-      try {
-        await handle.writeFile(text)
-        await handle.sync()
-      } finally {
-        await handle.close()
-      }
-      await rename(draft, file)
-    },
-    catch: refused(path)
-  })
+const replace = async (file: string, text: string): Promise<void> => {
+  const draft = `${file}.tmp`
+  const handle = await open(draft, "w", 0o600)
+  try {
+    await handle.writeFile(text)
+    await handle.sync()
+  } finally {
+    await handle.close()
+  }
+  await rename(draft, file)
+}
 
 /** A database that was moved or deleted under a live connection still takes writes, which nobody will ever read. */
 const sameFiles = (path: string): Effect.Effect<Effect.Effect<void, StorageError>, StorageError> =>

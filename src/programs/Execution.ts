@@ -3,7 +3,7 @@
  *
  * @since 0.1.0
  */
-import { Chunk, Clock, type Context, Effect, Either, Option, Random, Runtime, type Scope, Stream } from "effect"
+import { Chunk, Clock, type Context, Effect, Either, Option, Random, type Scope, Stream } from "effect"
 import { allowed, isCooling, type State } from "../services/Admission.ts"
 import type { Book, Fence, Limits } from "../services/Book.ts"
 import { Budget } from "../services/Budget.ts"
@@ -338,10 +338,9 @@ const watch = <Row, A, I>(
       },
       left: (message) => publish({ _tag: "ProviderLeft", message })
     })
-    const runtime = yield* Effect.runtime()
     yield* Stalls.watch((ms) => {
       publish({ _tag: "Stalled", ms })
-      Runtime.runFork(runtime)(Effect.logWarning(stalled(ms)))
+      return Effect.logWarning(stalled(ms))
     })
     yield* Effect.forkScoped(Effect.map(meter.stopped, (reason) => publish({ _tag: "Stopping", reason })))
     const broke = Effect.catchAll(journal.broken, (error) =>

@@ -3,7 +3,7 @@
  *
  * @since 0.1.0
  */
-import { Effect, type Scope } from "effect"
+import { Effect, Queue, type Scope } from "effect"
 
 const EVERY_MS = 200
 /** Shorter ones do not matter: a commit or a collection of garbage may take as long. */
@@ -14,19 +14,19 @@ const STALL_MS = 1_000
  *
  * @since 0.1.0
  */
-export const watch = (report: (ms: number) => void): Effect.Effect<void, never, Scope.Scope> =>
-  Effect.asVoid(
-    Effect.acquireRelease(
-      Effect.sync(() => {
-        let last = performance.now()
-        const timer = setInterval(() => {
-          const now = performance.now()
-          const late = now - last - EVERY_MS
-          last = now
-          if (late >= STALL_MS) report(Math.round(late))
-        }, EVERY_MS)
-        return timer.unref()
-      }),
+export const watch = (report: (ms: number) => Effect.Effect<void>): Effect.Effect<void, never, Scope.Scope> =>
+  Effect.gen(function* () {
+    const stalls = yield* Queue.unbounded<number>()
+    let last = performance.now()
+    const look = () => {
+      const now = performance.now()
+      const late = now - last - EVERY_MS
+      last = now
+      if (late >= STALL_MS) stalls.unsafeOffer(Math.round(late))
+    }
+    yield* Effect.acquireRelease(
+      Effect.sync(() => setInterval(look, EVERY_MS).unref()),
       (timer) => Effect.sync(() => clearInterval(timer))
     )
-  )
+    yield* Effect.forkScoped(Effect.forever(Effect.flatMap(Queue.take(stalls), report)))
+  })

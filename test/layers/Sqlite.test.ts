@@ -368,7 +368,8 @@ describe("Query plans on SQLite", () => {
   /** Fragments, completed as the driver completes them. */
   const complete = (name: string, text: string) => {
     if (name === "deleteHolds" || name === "values") return `${text} (?, ?)`
-    if (name === "overwrite" || name === "firstWins") return `insert into store (key, value, crc) values (?, ?, ?)${text}`
+    if (name === "overwrite" || name === "firstWins")
+      return `insert into store (key, value, crc) values (?, ?, ?)${text}`
     return text
   }
   /** What may be searched by the first column of its key alone, since the statement gives no more: all others must use two. */
