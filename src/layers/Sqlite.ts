@@ -7,7 +7,7 @@
  *
  * @since 0.1.0
  */
-import { existsSync } from "node:fs"
+import { closeSync, existsSync, openSync } from "node:fs"
 import { dirname, resolve } from "node:path"
 import * as SqlClient from "@effect/sql/SqlClient"
 import type { SqlError } from "@effect/sql/SqlError"
@@ -164,9 +164,12 @@ const checkPath = (path: string, create: boolean) =>
         })
       )
     }
-    return create || existsSync(path)
-      ? Effect.void
-      : Effect.fail(new StorageError({ reason: "cannot_open", path, message: `there is no database ${path}` }))
+    if (existsSync(path)) return Effect.void
+    if (!create) {
+      return Effect.fail(new StorageError({ reason: "cannot_open", path, message: `there is no database ${path}` }))
+    }
+    // It holds rows and answers: nobody else's to read. What cannot be made here SQLite cannot open either, and says why.
+    return Effect.ignore(Effect.try(() => closeSync(openSync(path, "a", 0o600))))
   })
 
 /** SQLite's result codes (https://sqlite.org/rescode.html) by what an operator can do about them. */

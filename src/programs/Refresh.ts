@@ -109,7 +109,7 @@ const compare = <Row, A, I>(journal: JournalShape, job: Job<Row, A, I>, book: Bo
     const idsOf = (rows: ReadonlyArray<RowRecord>) => rows.map(({ id }) => id)
     const rows = touched.map(({ row }) => row)
     const compared: Compared = {
-      changes: { added, changed: rows, again, removed },
+      changes: { added, changed: rows, again, removed, source: yield* RunRecord.sourceText(job.source) },
       difference: {
         added: idsOf(added),
         changed: idsOf(rows.filter(({ seq }) => rerun.has(seq))),

@@ -215,7 +215,7 @@ const pendingAgain = (rows: ReadonlyArray<OutcomeRecord>, book: Book) => {
 }
 
 /** The manifest follows its source: as a whole, or a kill would leave half of the changes. */
-const refresh = ({ added, again, changed, removed }: Changes, book: Book, group: Group): Verdict => {
+const refresh = ({ added, again, changed, removed, source }: Changes, book: Book, group: Group): Verdict => {
   group.writes.rows.push(...added)
   group.writes.changed.push(...changed)
   group.writes.removed.push(...removed)
@@ -225,6 +225,7 @@ const refresh = ({ added, again, changed, removed }: Changes, book: Book, group:
   group.change(book, {
     ...counts,
     rows,
+    source,
     status: isDone ? book.status : "suspended",
     reason: isDone ? book.reason : { kind: "operator", message: "rows were added or changed" }
   })

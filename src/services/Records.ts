@@ -257,6 +257,8 @@ export interface Changes {
   readonly again: ReadonlyArray<OutcomeRecord>
   /** Pending rows that are gone. */
   readonly removed: ReadonlyArray<RowRecord>
+  /** The source as it is now, for the run's record. */
+  readonly source: string
 }
 
 /** How many snapshots stay: all, or the latest n (the terminal one always stays). @since 0.1.0 */
