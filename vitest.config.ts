@@ -6,6 +6,7 @@ export default defineConfig({
     alias: [
       { find: "longhaul/sqlite", replacement: fileURLToPath(new URL("./src/layers/Sqlite.ts", import.meta.url)) },
       { find: "longhaul/openai", replacement: fileURLToPath(new URL("./src/layers/LLMOpenAI.ts", import.meta.url)) },
+      { find: "longhaul/testing", replacement: fileURLToPath(new URL("./src/programs/Testing.ts", import.meta.url)) },
       {
         find: "longhaul/tokenizer",
         replacement: fileURLToPath(new URL("./src/layers/TokenizerGpt.ts", import.meta.url))

@@ -1,6 +1,6 @@
 /**
  * The public surface: one namespace a module. What needs a driver or another package is behind a subpath: `longhaul/sqlite`, `longhaul/openai`,
- * `longhaul/tokenizer`, `longhaul/genai-prices`.
+ * `longhaul/tokenizer`, `longhaul/genai-prices`; so is what only tests need: `longhaul/testing`.
  *
  * @since 0.1.0
  */

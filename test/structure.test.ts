@@ -70,6 +70,9 @@ const ENTRYPOINTS = [
   "programs/CliReports.ts",
   "programs/CliShared.ts",
   "programs/CliRun.ts",
+  "programs/CliVerify.ts",
+  "programs/Simulation.ts",
+  "programs/Verify.ts",
   "programs/main.ts",
   "programs/Server.ts"
 ]

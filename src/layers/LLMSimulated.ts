@@ -44,6 +44,14 @@ export interface Options<A = unknown, I = unknown> {
  */
 export const layer = <A, I>(options: Options<A, I> = {}): Layer.Layer<LLM> => Layer.sync(LLM, () => make(options))
 
+/**
+ * The text of a good answer to a request, by the same rules; the same in any process. Internal to Verify.
+ *
+ * @since 0.1.0
+ */
+export const textFor = <A, I>(request: ChatRequest, options: Options<A, I> = {}): string =>
+  asText(outputOf(options)(request, requestKey(options.seed ?? 0, request)))
+
 const make = <A, I>(options: Options<A, I>): LLMShape => {
   const attempts = new Map<string, number>()
   const output = outputOf(options)

@@ -14,6 +14,7 @@ import { doctorCommand, reconcileCommand, refreshCommand } from "./CliRepairs.ts
 import { checkpointsCommand, exportCommand, failuresCommand, statusCommand } from "./CliReports.ts"
 import * as CliRun from "./CliRun.ts"
 import { chosen, errorText, runIdArg, setCode, settingsOf, withDb } from "./CliShared.ts"
+import * as CliVerify from "./CliVerify.ts"
 import type * as Enrichment from "./Enrichment.ts"
 import * as ExitCode from "./ExitCode.ts"
 
@@ -151,7 +152,8 @@ const command = Command.make("longhaul").pipe(
     exportCommand,
     refreshCommand,
     reconcileCommand,
-    doctorCommand
+    doctorCommand,
+    CliVerify.command
   ])
 )
 

@@ -6,13 +6,14 @@
 import { existsSync } from "node:fs"
 import { dirname } from "node:path"
 import { Prompt } from "@effect/cli"
-import { Clock, Console, Effect, Either, Layer, Option, Schedule, Schema, Stream } from "effect"
+import { Console, Effect, Either, Layer, Option, Schedule, Schema, Stream } from "effect"
 import { write } from "../layers/Export.ts"
 import * as LLMSimulated from "../layers/LLMSimulated.ts"
 import * as Rows from "../layers/Rows.ts"
 import * as RowsSqlite from "../layers/RowsSqlite.ts"
 import * as Budget from "../services/Budget.ts"
 import { InputError, RunRefused } from "../services/Errors.ts"
+import * as MonotonicTime from "../services/MonotonicTime.ts"
 import * as Profile from "../services/Profile.ts"
 import type { RowSource } from "../services/RowSource.ts"
 import * as Enrichment from "./Enrichment.ts"
@@ -120,11 +121,17 @@ export const overridden = (job: Job<unknown, unknown>, settings: Settings) =>
     })
   )
 
-/** `--source`: a file by its extension, `sqlite:<file>#<table>`, or `sqlite:<file>` with `--query`. */
-const sourceOf = ({
+/**
+ * `--source`: a file by its extension, `sqlite:<file>#<table>`, or `sqlite:<file>` with `--query`.
+ *
+ * @since 0.1.0
+ */
+export const sourceOf = ({
   query,
   source
-}: Settings): Either.Either<RowSource | undefined, InputError> | Effect.Effect<RowSource | undefined, InputError> => {
+}: Pick<Settings, "query" | "source">):
+  | Either.Either<RowSource | undefined, InputError>
+  | Effect.Effect<RowSource | undefined, InputError> => {
   if (query !== undefined && source?.startsWith("sqlite:") !== true) {
     return new InputError({ reason: "bad_option", message: "--query needs --source sqlite:<file>" })
   }
@@ -166,7 +173,7 @@ const askDrift = (message: string) =>
 const run = (job: Job<unknown, unknown>, options: CliRunOptions) =>
   Effect.gen(function* () {
     const { acceptLoss, db, graceMs, onDrift, reread, retry, settings } = options
-    const begun = yield* Clock.currentTimeMillis
+    const begun = yield* MonotonicTime.now
     let runId = options.runId
     const ran = Effect.scoped(
       Effect.gen(function* () {
@@ -187,7 +194,7 @@ const run = (job: Job<unknown, unknown>, options: CliRunOptions) =>
     const result = yield* Effect.onInterrupt(ran, () => (runId === undefined ? Effect.void : stopped(runId, db)))
     const out = settings.out ?? `${result.runId}.csv`
     const exported = yield* Effect.either(exportRun(job, result.runId, out))
-    yield* Console.log(summary(result, (yield* Clock.currentTimeMillis) - begun, out, db))
+    yield* Console.log(summary(result, (yield* MonotonicTime.now) - begun, out, db))
     if (Either.isRight(exported)) return ExitCode.ofResult(result)
     // The rows are paid for and safe: this is not "bad input, nothing was sent".
     yield* Console.error(
@@ -219,10 +226,10 @@ const stopped = (runId: string, db: string) =>
 const showing = (handle: Enrichment.Handle<unknown>) =>
   Effect.gen(function* () {
     const tty = process.stderr.isTTY === true
-    const begun = markOf(yield* Clock.currentTimeMillis, yield* handle.progress)
+    const begun = markOf(yield* MonotonicTime.now, yield* handle.progress)
     const draw = Effect.gen(function* () {
       const snapshot = yield* handle.progress
-      const rate = ProgressLine.rate(begun, markOf(yield* Clock.currentTimeMillis, snapshot))
+      const rate = ProgressLine.rate(begun, markOf(yield* MonotonicTime.now, snapshot))
       const width = tty ? (process.stderr.columns ?? 80) - 1 : undefined
       const line = ProgressLine.render(snapshot, rate, width)
       process.stderr.write(tty ? `\r\u001b[2K${line}` : `${line}\n`)

@@ -10,6 +10,8 @@ import type { RunResult } from "./Enrichment.ts"
 export const DONE = 0
 /** A bug: nothing an operator did. @since 0.1.0 */
 export const INTERNAL = 1
+/** `verify` found something that must hold and does not. @since 0.1.0 */
+export const VIOLATIONS = 1
 /** Input, options, or a job that cannot be used; nothing was sent. @since 0.1.0 */
 export const BAD_INPUT = 2
 /** The run is complete, and some rows are failed or partial. @since 0.1.0 */

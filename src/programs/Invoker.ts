@@ -228,14 +228,16 @@ export const make = (options: InvokerOptions): InvokerShape => {
   })
 
   /** Of rows that ask the same at one time one is answered, and the others by its answer. */
-  const remembered = <E>(hash: string, seq: number, own: Effect.Effect<Reply, E>): Effect.Effect<Reply, E> =>
+  const remembered = <E>(hash: string, seq: number, before: number, own: Effect.Effect<Reply, E>): typeof own =>
     Effect.uninterruptibleMask((restore) =>
       Effect.suspend(() => {
         const known = memo.get(hash)
-        if (known !== undefined) return Effect.succeed<Reply>({ ...known, usage: Usage.zero, source: "memo" })
+        // A turn that was called before, in a process that died of it, did take a call.
+        const source = before > 0 ? "call" : "memo"
+        if (known !== undefined) return Effect.succeed<Reply>({ ...known, usage: Usage.zero, source })
         const flight = flights.get(hash)
         if (flight !== undefined)
-          return Effect.zipRight(apart(seq, restore(flight)), restore(remembered(hash, seq, own)))
+          return Effect.zipRight(apart(seq, restore(flight)), restore(remembered(hash, seq, before, own)))
         if (memo.size >= options.memo) return restore(own)
         const landed = Deferred.unsafeMake<void>(FiberId.none)
         flights.set(hash, Deferred.await(landed))
@@ -272,8 +274,9 @@ export const make = (options: InvokerOptions): InvokerShape => {
           if (paid !== undefined) return { ...paid, fallback: route !== routes.all[0] }
         }
       }
-      const own = insist(request, turn, before?.calls ?? 0)
-      return yield* options.memo > 0 ? remembered(yield* requestHash(request), turn.seq, own) : own
+      const calls = before?.calls ?? 0
+      const own = insist(request, turn, calls)
+      return yield* options.memo > 0 ? remembered(yield* requestHash(request), turn.seq, calls, own) : own
     })
   }
 }

@@ -6,7 +6,7 @@
  *
  * @since 0.1.0
  */
-import { Cause, Context, Deferred, Effect, Exit, FiberId, Option, type Scope } from "effect"
+import { Cause, Context, Deferred, Effect, Exit, FiberId, Option, type Scheduler, type Scope } from "effect"
 import type { Anchor } from "./Anchor.ts"
 import {
   type Book,
@@ -125,6 +125,8 @@ export interface Driver extends Backend {
   readonly transact: (needs: Needs, decide: (facts: Facts) => Writes) => Effect.Effect<void, StorageError>
   /** When a durable driver's next group is written; default `setImmediate`: at the end of this turn of the event loop. A simulator has turns of its own. */
   readonly later?: (write: () => void) => void
+  /** What the writes themselves run by; a simulator has one of its own. */
+  readonly scheduler?: Scheduler.Scheduler
 }
 
 /**
@@ -202,6 +204,7 @@ const makeUnsafe = (driver: Driver): JournalShape => {
     if (failure !== undefined) return fail(group, failure)
     writing = true
     Effect.runCallback(write(group), {
+      scheduler: driver.scheduler,
       onExit: () => {
         writing = false
         if (queue.length > 0) later(turn)

@@ -23,12 +23,17 @@ export interface Running {
 export interface Options {
   readonly cwd: string
   readonly env?: Readonly<Record<string, string>>
+  /** What starts node: a shell with limits. */
+  readonly through?: ReadonlyArray<string>
+  readonly as?: { readonly uid: number; readonly gid: number }
 }
 
 /** Starts `longhaul …args`, without a terminal and without a key or settings of the caller's environment. */
-export const command = (args: ReadonlyArray<string>, { cwd, env = {} }: Options): Running => {
+export const command = (args: ReadonlyArray<string>, { as, cwd, env = {}, through = [] }: Options): Running => {
   const clean = Object.entries(process.env).filter(([name]) => !/^(OPENAI|LONGHAUL|NODE_OPTIONS|VITEST)/.test(name))
-  const child = spawn(process.execPath, [...openai7, main, ...args], {
+  const [first = process.execPath, ...rest] = [...through, process.execPath, ...openai7, main, ...args]
+  const child = spawn(first, rest, {
+    ...as,
     cwd,
     env: { ...Object.fromEntries(clean), ...env },
     stdio: ["ignore", "pipe", "pipe"]
