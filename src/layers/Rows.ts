@@ -280,9 +280,9 @@ const objectOf = (path: string, line: number, text: string, torn: boolean): unkn
 }
 
 const parseJson = (path: string, line: number, text: string, torn: boolean): unknown => {
-  // By the text, as 1e300 is no rounded integer; and a reviver only where needed, as it is slow.
+  // By the text, as 1e300 is no rounded integer; and a reviver only where needed, as it is slow. Only from a number's first digit: else a long one is tried from each.
   const rounded = new Set(
-    (text.match(/-?\d{16,}(?![\d.eE])/g) ?? []).map(Number).filter((n) => !Number.isSafeInteger(n))
+    (text.match(/(?<!\d)-?\d{16,}(?![\d.eE])/g) ?? []).map(Number).filter((n) => !Number.isSafeInteger(n))
   )
   try {
     return rounded.size === 0 ? JSON.parse(text) : JSON.parse(text, refuseRounded(path, line, rounded))

@@ -9,7 +9,8 @@ export default Enrichment.make({
   agent: Agent.make({
     name: "echo",
     model: "gpt-4o-mini",
-    maxOutputTokens: 100,
+    // Just what an answer needs: a hold is then about twice a row's cost, and a run lives through several kills.
+    maxOutputTokens: 70,
     prompt: (row: typeof Row.Type) => `${row.id} ${row.name}`,
     output: Schema.Struct({ id: Schema.Int, summary: Schema.String })
   }),
@@ -17,5 +18,6 @@ export default Enrichment.make({
   id: (row) => row.id,
   version: () => "1",
   source: Rows.csv("rows.csv"),
+  chunkSize: 10,
   retry: Retry.policy({ attempts: 8, base: "20 millis", longest: "200 millis" })
 })

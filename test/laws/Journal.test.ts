@@ -1,6 +1,5 @@
 import { assert, describe, it } from "@effect/vitest"
-import { Deferred, Effect, Either, Fiber, Runtime } from "effect"
-import fc from "fast-check"
+import { Deferred, Effect, Either, Fiber } from "effect"
 import { statements } from "../../src/layers/JournalSql.ts"
 import type { Book, HoldRecord, Op, RowRecord, Settled, Verdict } from "../../src/services/Book.ts"
 import { StorageError } from "../../src/services/Errors.ts"
@@ -86,86 +85,6 @@ const money = ({ calls, held, repairs, retries, spent, uncertain }: Book) => ({
   retries,
   repairs
 })
-
-// ---- the model of the money: what the book must say after any commands
-
-type Command =
-  | { readonly _tag: "hold"; readonly amount: number }
-  | { readonly _tag: "settle"; readonly pick: number; readonly part: number }
-  | { readonly _tag: "uncertain"; readonly pick: number }
-  | { readonly _tag: "release"; readonly pick: number; readonly sent: boolean }
-  | { readonly _tag: "crash" }
-  | { readonly _tag: "late"; readonly pick: number }
-  | { readonly _tag: "raise"; readonly by: number }
-
-class Model {
-  cap = 500
-  spent = 0
-  uncertain = 0
-  calls = 0
-  worker = 1
-  n = 0
-  open: Array<HoldRecord> = []
-  lost: Array<HoldRecord> = []
-  readonly runId: string
-  constructor(runId: string) {
-    this.runId = runId
-  }
-  get held() {
-    return this.open.reduce((sum, record) => sum + record.amount, 0)
-  }
-  /** The operation that a command is now, and its verdict; `undefined`: the command means nothing now. */
-  apply(command: Command): readonly [Op, Verdict] | undefined {
-    const fence = { runId: this.runId, worker: this.worker }
-    if (command._tag === "raise") {
-      this.cap += command.by
-      return [{ _tag: "Limits", fence, limits: { cap: Usd.nano(this.cap) } }, ok]
-    }
-    if (command._tag === "hold") {
-      const record = holdOf(this.runId, this.n++, command.amount, { worker: this.worker, seq: 0 })
-      if (this.spent + this.uncertain + this.held + command.amount > this.cap) return [hold(record), refused("cap")]
-      this.calls++
-      this.open.push(record)
-      return [hold(record), ok]
-    }
-    if (command._tag === "crash") {
-      this.uncertain += this.held
-      this.lost.push(...this.open.splice(0))
-      this.worker++
-      return [claim(this.runId, this.worker, [this.worker - 1]), ok]
-    }
-    if (command._tag === "late") {
-      const record = this.lost[command.pick % this.lost.length]
-      return record && [settle(record, record.amount), fenced]
-    }
-    const [record] = this.open.splice(command.pick % Math.max(1, this.open.length), 1)
-    if (record === undefined) return undefined
-    if (command._tag === "settle") {
-      const cost = Math.floor(record.amount * command.part)
-      this.spent += cost
-      return [settle(record, cost), ok]
-    }
-    if (command._tag === "uncertain") {
-      this.uncertain += record.amount
-      return [uncertain(record), ok]
-    }
-    if (!command.sent) this.calls--
-    return [release(record, command.sent), ok]
-  }
-}
-
-const pick = fc.nat(20)
-const often = (weight: number, arbitrary: fc.Arbitrary<Command>) => ({ arbitrary, weight })
-const part = fc.double({ min: 0, max: 1, noNaN: true })
-const command: fc.Arbitrary<Command> = fc.oneof(
-  often(6, fc.record({ _tag: fc.constant("hold"), amount: fc.integer({ min: 0, max: 200 }) })),
-  often(3, fc.record({ _tag: fc.constant("settle"), pick, part })),
-  often(1, fc.record({ _tag: fc.constant("uncertain"), pick })),
-  often(2, fc.record({ _tag: fc.constant("release"), pick, sent: fc.boolean() })),
-  often(1, fc.record({ _tag: fc.constant("crash") })),
-  often(1, fc.record({ _tag: fc.constant("late"), pick })),
-  often(1, fc.record({ _tag: fc.constant("raise"), by: fc.nat(100) }))
-)
 
 for (const backend of backends) {
   const law = <E>(title: string, test: (journal: JournalShape) => Effect.Effect<void, E, Journal>, timeout = 20_000) =>
@@ -421,53 +340,6 @@ for (const backend of backends) {
           assert.strictEqual(verdicts.filter((verdict) => verdict._tag === "Ok").length, 142)
           assert.deepInclude(money(yield* bookIn(journal, "run")), { spent: 994, held: 0, calls: 142 })
         })
-    )
-
-    law(
-      "I10: concurrent charges and holds serialise; spend never passes the cap (model: any commands, any grouping)",
-      (journal) =>
-        Effect.gen(function* () {
-          const runtime = yield* Effect.runtime<never>()
-          let runs = 0
-          const holds = (batches: ReadonlyArray<ReadonlyArray<Command>>) =>
-            Effect.gen(function* () {
-              const runId = `run-${runs++}`
-              const model = new Model(runId)
-              yield* begin(journal, runId, { cap: Usd.nano(model.cap) }, 1)
-              let before = yield* journal.reads.openCalls(runId)
-              for (const batch of batches) {
-                const steps = batch.flatMap((one) => {
-                  const step = model.apply(one)
-                  return step === undefined ? [] : [step]
-                })
-                const verdicts = yield* together(
-                  journal,
-                  steps.map(([op]) => op)
-                )
-                assert.deepStrictEqual(
-                  verdicts,
-                  steps.map(([, verdict]) => verdict)
-                )
-                const book = yield* bookIn(journal, runId)
-                const { calls, held, spent, uncertain } = model
-                assert.deepInclude(money(book), { calls, held, spent, uncertain })
-                assert.strictEqual(book.cap, model.cap)
-                assert.isAtMost(book.spent + book.uncertain + book.held, model.cap)
-                // Append-only, and the book is the sum of its calls.
-                const closed = yield* journal.reads.openCalls(runId)
-                const now = new Map(closed.map((call) => [`${call.worker}/${call.n}`, call]))
-                for (const call of before) assert.deepStrictEqual(now.get(`${call.worker}/${call.n}`), call)
-                const sum = (state: string) =>
-                  closed.reduce((total, call) => total + (call.state === state ? call.cost : 0), 0)
-                assert.deepStrictEqual([sum("settled"), sum("uncertain"), sum("released")], [spent, uncertain, 0])
-                before = closed
-              }
-            })
-          const batches = fc.array(fc.array(command, { minLength: 1, maxLength: 8 }), { minLength: 1, maxLength: 12 })
-          const property = fc.asyncProperty(batches, (given) => Runtime.runPromise(runtime, holds(given)))
-          yield* Effect.promise(() => fc.assert(property, { numRuns: 100, seed: 20260703 }))
-        }),
-      60_000
     )
   })
 

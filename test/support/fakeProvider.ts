@@ -2,9 +2,9 @@
  * A provider in a process of its own, with a bill of its own: the witness of what was really sent and billed, whoever is killed. It speaks the shape
  * of chat completions. A request is billed when it is fully read, before anything is answered, so a client that is gone by then has still paid.
  *
- * node --import tsx test/support/fakeProvider.ts --port 0 --latency 20 --rate429 0.03 --billed500 0.02 --billedReset 0.01 --seed 1
+ * node --import tsx test/support/fakeProvider.ts --port 0 --latency 20 --rate429 0.03 --billed500 0.02 --billedReset 0.01 --billedHang 0.003 --seed 1
  *
- * `GET /_bill` gives the {@link Bill}. When it listens, it prints one line, `{"port":N}`.
+ * `GET /_bill` gives the {@link Bill}, `POST /_reset` begins a new one. When it listens, it prints one line, `{"port":N}`.
  */
 import { createHash } from "node:crypto"
 import { createServer, type IncomingMessage, type ServerResponse } from "node:http"
@@ -20,6 +20,7 @@ export interface Bill {
   readonly refused429: number
   readonly billed500: number
   readonly billedReset: number
+  readonly billedHang: number
   readonly byHash: Readonly<Record<string, number>>
 }
 
@@ -30,24 +31,29 @@ const { values: flags } = parseArgs({
     rate429: { type: "string", default: "0" },
     billed500: { type: "string", default: "0" },
     billedReset: { type: "string", default: "0" },
+    billedHang: { type: "string", default: "0" },
     seed: { type: "string", default: "1" },
     inputNano: { type: "string", default: "150" },
     outputNano: { type: "string", default: "600" }
   }
 })
 
-const byHash: Record<string, number> = {}
-const bill = {
-  requests: 0,
-  billedNano: 0,
-  inFlight: 0,
-  maxInFlight: 0,
-  answered: 0,
-  refused429: 0,
-  billed500: 0,
-  billedReset: 0,
-  byHash
+const newBill = () => {
+  const byHash: Record<string, number> = {}
+  return {
+    requests: 0,
+    billedNano: 0,
+    inFlight: 0,
+    maxInFlight: 0,
+    answered: 0,
+    refused429: 0,
+    billed500: 0,
+    billedReset: 0,
+    billedHang: 0,
+    byHash
+  }
 }
+let bill = newBill()
 const attempts = new Map<string, number>()
 
 type Json = Record<string, unknown>
@@ -91,7 +97,7 @@ const contentFor = (request: Json, said: string): string => {
   return JSON.stringify(fill(schema, isJson(schema.$defs) ? schema.$defs : {}, said))
 }
 
-type End = "answered" | "refused429" | "billed500" | "billedReset"
+type End = "answered" | "refused429" | "billed500" | "billedReset" | "billedHang"
 
 /** Drawn from the seed, the messages and the attempt: the same run meets the same faults, and a retry can succeed. */
 const endOf = (hash: string): End => {
@@ -101,7 +107,8 @@ const endOf = (hash: string): End => {
   const first = Number(flags.rate429)
   const second = first + Number(flags.billed500)
   const third = second + Number(flags.billedReset)
-  return dice < first ? "refused429" : dice < second ? "billed500" : dice < third ? "billedReset" : "answered"
+  if (dice < third) return dice < first ? "refused429" : dice < second ? "billed500" : "billedReset"
+  return dice < third + Number(flags.billedHang) ? "billedHang" : "answered"
 }
 
 const readBody = async (request: IncomingMessage): Promise<string> => {
@@ -143,18 +150,21 @@ const complete = async (request: Json, response: ServerResponse): Promise<void> 
   const input = tokensOf(contents)
   const output = Math.min(tokensOf(whole), limit)
 
-  bill.requests++
-  bill[end]++
-  bill.maxInFlight = Math.max(bill.maxInFlight, ++bill.inFlight)
-  if (end !== "refused429") bill.billedNano += input * Number(flags.inputNano) + output * Number(flags.outputNano)
-  if (end === "answered") byHash[hash] = (byHash[hash] ?? 0) + 1
+  // A call that outlives a reset ends in the bill that it began in.
+  const own = bill
+  own.requests++
+  own[end]++
+  own.maxInFlight = Math.max(own.maxInFlight, ++own.inFlight)
+  if (end !== "refused429") own.billedNano += input * Number(flags.inputNano) + output * Number(flags.outputNano)
+  if (end === "answered") own.byHash[hash] = (own.byHash[hash] ?? 0) + 1
 
+  if (end === "billedHang") return void response.on("close", () => own.inFlight--)
   await new Promise((resolve) => setTimeout(resolve, Number(flags.latency)))
-  bill.inFlight--
+  own.inFlight--
   if (end === "refused429") return reply(response, 429, failed("rate_limit_exceeded"), { "retry-after-ms": "50" })
   if (end === "billed500") return reply(response, 500, failed("server_error"))
   if (end === "billedReset") return void response.socket?.resetAndDestroy()
-  const id = `fake-${hash}-${bill.requests}`
+  const id = `fake-${hash}-${own.requests}`
   const usage = { prompt_tokens: input, completion_tokens: output, total_tokens: input + output }
   const choice = {
     index: 0,
@@ -167,6 +177,11 @@ const complete = async (request: Json, response: ServerResponse): Promise<void> 
 
 const server = createServer(async (request, response) => {
   if (request.method === "GET" && request.url === "/_bill") return reply(response, 200, bill)
+  if (request.method === "POST" && request.url === "/_reset") {
+    bill = newBill()
+    attempts.clear()
+    return reply(response, 200, bill)
+  }
   if (request.method !== "POST" || request.url?.endsWith("/chat/completions") !== true) {
     return reply(response, 404, failed("not_found"))
   }

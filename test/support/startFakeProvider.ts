@@ -13,6 +13,7 @@ export interface Flags {
   readonly rate429?: number
   readonly billed500?: number
   readonly billedReset?: number
+  readonly billedHang?: number
   readonly seed?: number
   readonly inputNano?: number
   readonly outputNano?: number
@@ -22,6 +23,8 @@ export interface Flags {
 export interface FakeProvider {
   readonly url: string
   readonly bill: () => Promise<Bill>
+  /** Begins a new bill. */
+  readonly reset: () => Promise<void>
   readonly stop: () => Promise<void>
 }
 
@@ -31,6 +34,7 @@ export const startFakeProvider = async (flags: Flags = {}): Promise<FakeProvider
   return {
     url: `${origin}/v1`,
     bill: async () => JSON.parse(await (await fetch(`${origin}/_bill`)).text()),
+    reset: async () => void (await (await fetch(`${origin}/_reset`, { method: "POST" })).text()),
     stop
   }
 }
