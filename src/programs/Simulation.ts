@@ -210,7 +210,11 @@ export const live = <Row, A, I>(setup: Setup<Row, A, I>, seed: number, mode: Mod
       if (step === fate.jumpStep) jump()
       if (dead) break
       if (!signalled && lost > 0 && world.now - progress > PATIENCE) signal()
-      if (!turns.step()) broken("nothing is left to do or to wait for, and the run is not over")
+      if (!turns.step()) {
+        // A call that is never answered is all that is left: no timer ends it, but an operator does.
+        if (!signalled && lost > 0) signal()
+        else broken("nothing is left to do or to wait for, and the run is not over")
+      }
       if (world.now - progress > STUCK) broken("nothing happened for a day, and the run is not over")
       if (world.steps - begun > MOST_STEPS) broken(`the run is not over after ${MOST_STEPS} steps`)
     }

@@ -10,34 +10,24 @@ import { type JournalShape, make } from "../../src/services/Journal.ts"
 export const RUN = "run"
 
 const fresh = { runId: RUN, job: "j", scope: "j", status: "running", source: "{}", createdAt: 0, chunkSize: 1 } as const
-const facts = { storeHit: false, memoHits: 0, replays: 0, freeRepairs: 0, unasked: true, fallback: false }
-
-const outcome = (worker: number, n: number): Op => ({
-  _tag: "Outcome",
+/** A snapshot whose time is the worker's number. */
+const snapshot = (worker: number): Op => ({
+  _tag: "RunSnapshot",
   fence: { runId: RUN, worker },
-  outcome: {
-    runId: RUN,
-    seq: worker * 100_000 + n,
-    epoch: 0,
-    kind: "failed",
-    category: "",
-    key: "",
-    fallback: false,
-    made: "",
-    value: JSON.stringify(worker)
-  },
-  facts
+  status: "RUNNING",
+  keep: "all",
+  at: worker
 })
 
 /** Writes until it is fenced. */
 const write = (journal: JournalShape, worker: number) =>
   Effect.gen(function* () {
     const sql = yield* SqliteClient.SqliteClient
-    for (let n = 0; ; n++) {
+    while (true) {
       yield* sql`insert into unfenced (worker) values (${worker})`
-      const verdict = yield* journal.commit(outcome(worker, n))
+      const verdict = yield* journal.commit(snapshot(worker))
       if (verdict._tag === "Fenced") return
-      yield* Effect.sleep("2 millis")
+      yield* Effect.sleep("5 millis")
     }
   })
 
@@ -45,6 +35,8 @@ const write = (journal: JournalShape, worker: number) =>
 export const work = (db: string): Promise<void> =>
   Effect.gen(function* () {
     const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]()
+    // The parent is gone.
+    process.stdin.on("end", () => process.exit())
     console.log("ready")
     while (true) {
       const { done } = yield* Effect.promise(() => lines.next())
