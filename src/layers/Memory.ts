@@ -14,7 +14,8 @@ import * as JournalMemory from "./JournalMemory.ts"
  *
  * @since 0.1.0
  */
-export const layer: Layer.Layer<Journal | Store.Store | Checkpointer.Checkpointer> = Layer.merge(
-  Store.layer,
-  Checkpointer.layer
-).pipe(Layer.provideMerge(JournalMemory.layer))
+export const layer: Layer.Layer<Journal | Store.Store | Checkpointer.Checkpointer> = Store.layer.pipe(
+  // One after the other, not merged: an interruption while two layers over a third are built at once hangs (effect 3.22).
+  Layer.provideMerge(Checkpointer.layer),
+  Layer.provideMerge(JournalMemory.layer)
+)

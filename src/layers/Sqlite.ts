@@ -50,7 +50,9 @@ export * as Rows from "./RowsSqlite.ts"
 export const layer = (
   config: SqliteConfig
 ): Layer.Layer<Journal | Store.Store | Checkpointer.Checkpointer, StorageError> =>
-  Layer.merge(Store.layer, Checkpointer.layer).pipe(
+  Store.layer.pipe(
+    // One after the other, see Memory.
+    Layer.provideMerge(Checkpointer.layer),
     Layer.provideMerge(Layer.scoped(Journal, Effect.flatMap(open(config), make)))
   )
 

@@ -282,6 +282,7 @@ const work = <Row, A, I>(
 ): Effect.Effect<void, StorageError, Scope.Scope> =>
   Effect.gen(function* () {
     const { fence, job, journal, meter, options, routes, store } = live
+    const openCalls = yield* journal.reads.openCalls(fence.runId)
     const invoker = Invoker.make({
       routes,
       switch: yield* watch(live, publish),
@@ -291,7 +292,7 @@ const work = <Row, A, I>(
       now: live.now,
       retry: job.retry,
       memo: job.memo,
-      openCalls: yield* journal.reads.openCalls(fence.runId),
+      openCalls,
       reused,
       spans: options.spans === true
     })
@@ -307,6 +308,7 @@ const work = <Row, A, I>(
       text: RunRecord.isText(book),
       // A row that backs off leaves its permit to others only if there are others.
       width: Math.min(2 * book.maxConcurrency, Math.max(1, book.rows - endedOf(book))),
+      called: new Set(openCalls.map(({ seq }) => seq)),
       ended: endedOf(book),
       failFast: options.mode === "failFast",
       spans: options.spans === true,

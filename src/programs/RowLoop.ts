@@ -41,6 +41,8 @@ export interface LoopOptions<Row, A, I> {
   /** Whether the source's cells are text. */
   readonly text: boolean
   readonly width: number
+  /** Rows that took a call before, in their present epoch: what the store has for them by now saves none. */
+  readonly called: ReadonlySet<number>
   /** How many rows have ended so far in this run: snapshots fall on its multiples of the chunk size. */
   readonly ended: number
   readonly failFast: boolean
@@ -162,7 +164,7 @@ type Answered<A> = readonly [Either.Either<AgentResult<A>, LLMError>, OutcomeFac
 
 /** What is done with one row: from the store, or asked; then its outcome. */
 const worker = <Row, A, I>(options: LoopOptions<Row, A, I>) => {
-  const { job, meter, spans } = options
+  const { called, job, meter, spans } = options
   const finish = finisher(options)
 
   const settle = (row: RowRecord, made: Made, exit: Exit.Exit<Answered<A>, RunStopped | StorageError>) => {
@@ -181,7 +183,7 @@ const worker = <Row, A, I>(options: LoopOptions<Row, A, I>) => {
     if (stored !== undefined) {
       return finish(row, asked.right, Either.right(deepFreeze({ ...stored, usage: Usage.zero })), {
         ...noFacts,
-        storeHit: true
+        storeHit: !called.has(row.seq)
       })
     }
     const place = { seq: row.seq, epoch: row.epoch }

@@ -177,7 +177,7 @@ export const live = <Row, A, I>(setup: Setup<Row, A, I>, seed: number, mode: Mod
     note(`process ${n} begins`)
     const llm = provider.connect(plan.providers, () => dead)
     const journal = Layer.scoped(Journal, makeJournal(setup.wrap(driver)))
-    const layers = Layer.merge(Store.layer, Checkpointer.layer).pipe(Layer.provideMerge(journal))
+    const layers = Store.layer.pipe(Layer.provideMerge(Checkpointer.layer), Layer.provideMerge(journal))
     const context = Context.make(LLM, llm).pipe(
       Context.add(Budget.Budget, Budget.make(limits)),
       Context.add(Price, setup.prices)
