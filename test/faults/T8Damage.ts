@@ -23,7 +23,7 @@ import { ROWS, start } from "./damageJob.ts"
 import { type Fault, makeChecks } from "./fault.ts"
 
 /** A database whose process was killed in mid-run: its last commits stand in the write-ahead log alone. */
-const killed = Effect.gen(function* () {
+export const killed = Effect.gen(function* () {
   const dir = yield* tempDir
   const db = join(dir, "book.db")
   const child = yield* startChild(`
@@ -63,7 +63,7 @@ const flip = (file: string, at: number): void => {
   overwrite(file, at, Buffer.from([byte ^ 1]))
 }
 
-interface Damage {
+export interface Damage {
   readonly name: string
   /** Why the run is to be refused; `undefined`: it goes on. */
   readonly wants: ReadonlyArray<string> | undefined
@@ -72,7 +72,7 @@ interface Damage {
   readonly apply: (db: string) => void
 }
 
-const damages: ReadonlyArray<Damage> = [
+export const damages: ReadonlyArray<Damage> = [
   { name: "as the kill left it", wants: undefined, apply: () => {} },
   { name: "-shm deleted", wants: undefined, apply: (db) => rmSync(`${db}-shm`, { force: true }) },
   {
@@ -138,7 +138,7 @@ const damages: ReadonlyArray<Damage> = [
 ]
 
 /** A copy of all files, damaged. */
-const damagedCopy = (db: string, { apply, folds, name }: Damage) =>
+export const damagedCopy = (db: string, { apply, folds, name }: Damage) =>
   Effect.gen(function* () {
     const dir = yield* tempDir
     for (const file of readdirSync(join(db, ".."))) cpSync(join(db, "..", file), join(dir, file), { recursive: true })
@@ -153,6 +153,13 @@ const damagedCopy = (db: string, { apply, folds, name }: Damage) =>
     return copy
   })
 
+/** What a resume says: why it is refused, or how it ends. */
+export const resumed = (db: string, onCall: () => void) =>
+  Effect.match(start(db, onCall, { create: false }), {
+    onFailure: (error) => (error._tag === "StorageError" ? error.reason : error._tag),
+    onSuccess: ({ done, status }) => `${status}, ${done} done`
+  })
+
 export const damage: Fault = {
   id: "T8",
   name: "damage",
@@ -164,11 +171,7 @@ export const damage: Fault = {
     for (const one of damages) {
       const copy = yield* damagedCopy(db, one)
       let calls = 0
-      const end = yield* Effect.either(start(copy, () => calls++, { create: false }))
-      const said = Either.match(end, {
-        onLeft: (error) => (error._tag === "StorageError" ? error.reason : error._tag),
-        onRight: ({ done, status }) => `${status}, ${done} done`
-      })
+      const said = yield* resumed(copy, () => calls++)
       if (one.wants === undefined) check(`${one.name}: ${said}`, said === `done, ${ROWS} done`)
       else
         check(

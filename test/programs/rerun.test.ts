@@ -204,7 +204,8 @@ for (const [backend, open] of Object.entries(backends)) {
     const edited = [
       { id: 0, text: "row 0" },
       { id: 3, text: "edited 3" },
-      { id: 2, text: "row 2" },
+      // A column that no prompt shows.
+      Object.assign({ id: 2, text: "row 2" }, { note: "new" }),
       { id: 9, text: "row 9" },
       { id: 5, text: "edited 5" }
     ]
@@ -225,11 +226,11 @@ for (const [backend, open] of Object.entries(backends)) {
         assert.deepStrictEqual(yield* refresh(database, false), {
           added: ["9"],
           changed: ["3"],
-          updated: ["5"],
+          updated: ["2", "5"],
           removed: ["4"],
           kept: ["1"],
           moved: 1,
-          same: 2
+          same: 1
         })
         const end = yield* session(database, () => good(), {}, {})
         assertIncludes(end.result, { rows: 6, done: 6, calls: 6 })

@@ -86,7 +86,7 @@ export const bugs: ReadonlyArray<Bug> = [
   {
     id: "I9",
     bug: "two snapshots of one commit get one version",
-    file: "src/services/Book.ts",
+    file: "src/services/Group.ts",
     find: "      versions.set(id, next)\n",
     replace: "",
     test: "test/laws/Checkpointer.test.ts",
@@ -95,7 +95,7 @@ export const bugs: ReadonlyArray<Bug> = [
   {
     id: "I10",
     bug: "open holds do not count against the cap",
-    file: "src/services/Book.ts",
+    file: "src/services/Ledger.ts",
     find: "book.spent + book.uncertain + book.held + amount > book.cap",
     replace: "book.spent + book.uncertain + amount > book.cap",
     test: "test/laws/Journal.test.ts",
@@ -178,9 +178,9 @@ export const bugs: ReadonlyArray<Bug> = [
     id: "I19",
     bug: "an interrupted row is recorded as failed",
     file: "src/programs/RowLoop.ts",
-    find: "      (exit) => settle(row, key, exit)\n    )\n",
+    find: "      (exit) => settle(row, asked.right, exit)\n    )\n",
     replace:
-      '      (exit) => settle(row, key, exit)\n    ).pipe(\n      Effect.onInterrupt(() => finish(row, key, Either.left(Failure.fromUnknown("interrupted")), noFacts))\n    )\n',
+      '      (exit) => settle(row, asked.right, exit)\n    ).pipe(\n      Effect.onInterrupt(() => finish(row, key, Either.left(Failure.fromUnknown("interrupted")), noFacts))\n    )\n',
     test: "test/programs/retry-breaker.test.ts",
     title: "I19: "
   },
@@ -205,7 +205,7 @@ export const bugs: ReadonlyArray<Bug> = [
   {
     id: "I22",
     bug: "retries are not counted",
-    file: "src/services/Book.ts",
+    file: "src/services/Ledger.ts",
     find: "retries: book.retries + (attempt > 0 ? 1 : 0)",
     replace: "retries: book.retries",
     test: "test/programs/golden.test.ts",
@@ -288,8 +288,8 @@ export const bugs: ReadonlyArray<Bug> = [
     id: "I10",
     bug: "a claim that came too late gives the winner's back",
     file: "src/programs/Worker.ts",
-    find: '      (verdict) =>\n        verdict._tag === "Ok"\n          ? Effect.ensuring(',
-    replace: "      () =>\n        fence.worker > 0\n          ? Effect.ensuring(",
+    find: 'verdict._tag === "Ok" ? Effect.ignore(',
+    replace: "fence.worker > 0 ? Effect.ignore(",
     test: "test/programs/manifest.test.ts",
     title: "a claim that came too late leaves the winner's alone"
   },
@@ -682,5 +682,131 @@ export const bugs: ReadonlyArray<Bug> = [
     replace: 'const price = yield* priceOf("scripted", priceFactor)',
     test: "test/programs/fallback.test.ts",
     title: "a row that used up its tries goes"
+  },
+  {
+    id: "R1",
+    bug: "the lock is not looked at",
+    file: "src/programs/Worker.ts",
+    find: "if (!locked) return yield* busy",
+    replace: "if (!locked && live.length === 0) return yield* busy",
+    test: "test/programs/fencing.test.ts",
+    title: "who finds the lock taken is told by whom"
+  },
+  {
+    id: "R2",
+    bug: "a worker that was taken over may still write",
+    file: "src/services/Group.ts",
+    find: "live.set(worker.runId, new Set([...others, worker.worker]))",
+    replace: "live.set(worker.runId, new Set([...(live.get(worker.runId) ?? []), worker.worker]))",
+    test: "test/laws/ledger.test.ts",
+    title: "memory"
+  },
+  {
+    id: "R3",
+    bug: "a late answer raises its call's charge",
+    file: "src/services/Ledger.ts",
+    find: 'correction.source === "late" && correction.cost > counted',
+    replace: 'correction.source === "late" && correction.cost < 0',
+    test: "test/programs/fencing.test.ts",
+    title: "a late answer that costs more than its call counts at"
+  },
+  {
+    id: "R4",
+    bug: "a late answer is forgotten",
+    file: "src/services/Meter.ts",
+    find: '    journal.append({ _tag: "Correct", correction })\n',
+    replace: "",
+    test: "test/programs/fencing.test.ts",
+    title: "a stale owner stops at once"
+  },
+  {
+    id: "R5",
+    bug: "an uncertain call is corrected twice",
+    file: "src/services/Group.ts",
+    find: "      uncertain.delete(callId(call))\n",
+    replace: "",
+    test: "test/programs/rerun.test.ts",
+    title: "a finding that names no call, or one twice"
+  },
+  {
+    id: "R6",
+    bug: "a database that lost commits is taken for the truth",
+    file: "src/services/Anchor.ts",
+    find: "worker >= anchor.worker && commitSeq >= anchor.commitSeq && spent >= anchor.spent",
+    replace: "worker >= 0",
+    test: "test/faults/damage.test.ts",
+    title: "-wal cut to 60 %"
+  },
+  {
+    id: "R7",
+    bug: "a flipped bit in a result is not seen",
+    file: "src/layers/SqlTables.ts",
+    find: "row.crc === null || num(row.crc) === checksum(...texts)",
+    replace: "row.crc === null || num(row.crc) >= 0",
+    test: "test/faults/damage.test.ts",
+    title: "one bit flipped in each result"
+  },
+  {
+    id: "R8",
+    bug: "a resume makes tables where there are none",
+    file: "src/layers/JournalSql.ts",
+    find: "if (present === 0 && !dialect.create) return yield* notOurs(dialect)",
+    replace: "",
+    test: "test/faults/damage.test.ts",
+    title: "database emptied"
+  },
+  {
+    id: "R9",
+    bug: "a file that was taken away goes on being written",
+    file: "src/layers/SqliteGuard.ts",
+    find: "        return now?.ino === before\n",
+    replace: "        return true\n",
+    test: "test/faults/damage.test.ts",
+    title: "taken away in mid-run"
+  },
+  {
+    id: "R10",
+    bug: "drift is not told by part",
+    file: "src/services/Recipe.ts",
+    find: "return parts.filter((_, i) => old[i] !== fresh[i])",
+    replace: "return parts.filter(() => before !== now)",
+    test: "test/programs/rerun.test.ts",
+    title: "rows are counted by the part that changed"
+  },
+  {
+    id: "R11",
+    bug: "a refresh runs every touched row again",
+    file: "src/programs/Refresh.ts",
+    find: "asked.right.key === outcome.key) return untouched",
+    replace: 'asked.right.key === "") return untouched',
+    test: "test/programs/rerun.test.ts",
+    title: "applied: a resume asks the new and the changed rows"
+  },
+  {
+    id: "R12",
+    bug: "an older version shows the newest results",
+    file: "src/programs/Report.ts",
+    find: "return checkpoint.uptoCommitSeq",
+    replace: "return checkpoint.uptoCommitSeq + 1_000",
+    test: "test/programs/rerun.test.ts",
+    title: "named rows and only they get a new epoch"
+  },
+  {
+    id: "R13",
+    bug: "a stall goes unseen",
+    file: "src/programs/Stalls.ts",
+    find: "late >= STALL_MS",
+    replace: "late >= 60 * STALL_MS",
+    test: "test/faults/stall.test.ts",
+    title: "is reported with its length"
+  },
+  {
+    id: "R14",
+    bug: "two layers over a third are built at once",
+    file: "src/layers/Memory.ts",
+    find: "  Layer.provideMerge(Checkpointer.layer),\n",
+    replace: "  (store) => Layer.merge(store, Checkpointer.layer),\n",
+    test: "test/layers/bundles.test.ts",
+    title: "memory: an interruption at any instant"
   }
 ]
