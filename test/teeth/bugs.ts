@@ -695,11 +695,11 @@ export const bugs: ReadonlyArray<Bug> = [
   {
     id: "R2",
     bug: "a worker that was taken over may still write",
-    file: "src/services/Group.ts",
-    find: "live.set(worker.runId, new Set([...others, worker.worker]))",
-    replace: "live.set(worker.runId, new Set([...(live.get(worker.runId) ?? []), worker.worker]))",
-    test: "test/laws/ledger.test.ts",
-    title: "memory"
+    file: "src/services/Book.ts",
+    find: "const book = group.live(op.fence)",
+    replace: "const book = group.book(op.fence.runId)",
+    test: "test/programs/fencing.test.ts",
+    title: "no operation of a fenced worker changes anything"
   },
   {
     id: "R3",
