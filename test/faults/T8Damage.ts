@@ -30,14 +30,20 @@ export const killed = Effect.gen(function* () {
     import { Effect } from "effect"
     import { start } from ${url("test/faults/damageJob.ts")}
     let calls = 0
-    const told = () => { if (++calls % 50 === 0) console.log(calls) }
+    const told = () => { if (++calls % 10 === 0) console.log(calls) }
     Effect.runFork(start(${JSON.stringify(db)}, told, { create: true }))`)
-  // Long enough for anchors to be written, and the log is not yet copied into the database.
-  for (let calls = 0; calls < 250; ) calls = Number(yield* child.line)
+  // Until the anchor knows of the half of it, and before the log is copied into the database.
+  for (let calls = 0; calls < 250 || anchored(db) < 150; ) calls = Number(yield* child.line)
   process.kill(child.pid, "SIGKILL")
   yield* Effect.sleep("100 millis")
   return db
 })
+
+/** How many results the anchor knows of. */
+const anchored = (db: string): number => {
+  const [file] = readdirSync(`${db}-runs`).filter((name) => name.endsWith(".anchor"))
+  return file === undefined ? 0 : JSON.parse(readFileSync(join(`${db}-runs`, file), "utf8")).commitSeq
+}
 
 const done = (db: string) =>
   Effect.gen(function* () {

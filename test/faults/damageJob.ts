@@ -29,7 +29,7 @@ const told = (onCall: () => void) =>
       ...llm,
       generate: (request: LLM.ChatRequest) => Effect.zipRight(Effect.sync(onCall), llm.generate(request))
     }))
-  ).pipe(Layer.provide(LLMSimulated.layer({ latencyMs: { p50: 2, p99: 4 } })))
+  ).pipe(Layer.provide(LLMSimulated.layer({ latencyMs: { p50: 10, p99: 20 } })))
 
 /** Runs or resumes it. */
 export const start = (

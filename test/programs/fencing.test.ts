@@ -1,7 +1,7 @@
 import { hostname } from "node:os"
 import { assert, describe, it } from "@effect/vitest"
 import { Deferred, Effect, Exit, Fiber, Layer, Scope, TestClock } from "effect"
-import { Budget, Enrichment, Errors, Journal } from "../../src/index.ts"
+import { Budget, Enrichment, Errors, Journal, Usd } from "../../src/index.ts"
 import type { Op } from "../../src/services/Book.ts"
 import { assertIncludes } from "../support/assertIncludes.ts"
 import { backends, type Database, processOn } from "../support/mortalProcess.ts"
@@ -138,6 +138,42 @@ for (const [backend, open] of Object.entries(backends)) {
           assert.deepStrictEqual(verdict, { _tag: "Fenced" }, op._tag)
         }
         assert.deepStrictEqual(yield* bookOf(database), before)
+      })
+    )
+
+    it.scopedLive("what is learned of a call twice, in one commit or in two, counts once", () =>
+      Effect.gen(function* () {
+        const database = yield* open
+        const { gate, stale } = yield* gated(database)
+        yield* takeOver(database)
+        const before = yield* bookOf(database)
+        const [call] = yield* callsOf(database)
+        const correct: Op = {
+          _tag: "Correct",
+          correction: {
+            runId: "r1",
+            worker: 1,
+            n: call?.n ?? 0,
+            source: "report",
+            cost: Usd.nano(7),
+            answer: null,
+            note: "",
+            at: 9,
+            ...tokens(1, 1)
+          }
+        }
+        yield* read(database, (journal) => {
+          journal.append(correct)
+          journal.append(correct)
+          return Effect.flatMap(journal.flush, () => journal.commit(correct))
+        })
+        assertIncludes(yield* bookOf(database), {
+          spent: 7,
+          uncertain: before.uncertain - (call?.cost ?? 0),
+          inputTokens: 1
+        })
+        yield* Deferred.succeed(gate, undefined)
+        yield* Fiber.join(stale)
       })
     )
 

@@ -725,8 +725,8 @@ export const bugs: ReadonlyArray<Bug> = [
     file: "src/services/Group.ts",
     find: "      uncertain.delete(callId(call))\n",
     replace: "",
-    test: "test/programs/rerun.test.ts",
-    title: "a finding that names no call, or one twice"
+    test: "test/programs/fencing.test.ts",
+    title: "what is learned of a call twice"
   },
   {
     id: "R6",
