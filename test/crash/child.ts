@@ -29,7 +29,7 @@ const spot = { point: order.point, nth: order.nth }
 /** The seed's design: nothing is set aside for a call before it is sent, so nothing remains of it if the process dies. */
 const unheld = (journal: JournalShape): JournalShape => ({
   ...journal,
-  append: (op) => journal.append(withoutHold(op)),
+  append: (op, heard) => journal.append(withoutHold(op), heard),
   commit: (op) => journal.commit(withoutHold(op))
 })
 const withoutHold = (op: Op): Op => ("hold" in op ? { ...op, hold: nothing(op.hold) } : op)
