@@ -4,7 +4,7 @@
  * @since 0.1.0
  */
 import { Chunk, Clock, Effect, Either, Stream } from "effect"
-import type { Book, Changes, Limits, OutcomeRecord, RowRecord } from "../services/Book.ts"
+import type { Book, Changes, Ended, Limits, RowRecord } from "../services/Book.ts"
 import { InputError, RunRefused, type StorageError } from "../services/Errors.ts"
 import { Journal, type JournalShape, type RowResult } from "../services/Journal.ts"
 import type { Job } from "./Job.ts"
@@ -126,8 +126,8 @@ const compare = <Row, A, I>(journal: JournalShape, job: Job<Row, A, I>, book: Bo
 interface Touched {
   /** With its new content, in its new epoch if it is to be run again. */
   readonly row: RowRecord
-  /** Its outcome, if it is to be run again. */
-  readonly again: ReadonlyArray<OutcomeRecord>
+  /** How it ended, if it is to be run again. */
+  readonly again: ReadonlyArray<Ended>
 }
 
 /** A row with a new content is run again only if it ended and would be asked differently now: a column that the prompt does not show changes nothing. */

@@ -4,7 +4,7 @@
  * @since 0.1.0
  */
 import { Effect, Either, Option, Stream } from "effect"
-import type { OutcomeRecord, RowRecord } from "../services/Book.ts"
+import type { Book, Ended, OutcomeRecord } from "../services/Book.ts"
 import { InputError, type Part, RunRefused } from "../services/Errors.ts"
 import * as Price from "../services/Price.ts"
 import * as Recipe from "../services/Recipe.ts"
@@ -32,39 +32,32 @@ export const reopen = <Row, A, I>(
     if (book.commitSeq === 0) return new Map()
     const { again, drifted, open } = found
     const kept = options.onDrift === "keep" ? drifted.size : 0
-    if (drifted.size > 0 && options.onDrift === undefined) return yield* driftRefused(live, [...drifted.values()])
+    if (drifted.size > 0 && options.onDrift === undefined) return yield* driftRefused(book, [...drifted.values()])
     if (kept !== book.kept) journal.append({ _tag: "Kept", fence, rows: kept })
-    const rerun = options.onDrift === "rerun" ? outcomesOf(drifted) : []
+    const rerun = options.onDrift === "rerun" ? [...drifted.values()] : []
     if (again.size + rerun.length > 0) {
-      yield* journal.commit({ _tag: "Reopen", fence, rows: [...outcomesOf(again), ...rerun] })
+      yield* journal.commit({ _tag: "Reopen", fence, rows: [...again.values(), ...rerun] })
     }
-    return new Map([...rerun, ...outcomesOf(open)].map((outcome) => [outcome.seq, outcome.epoch + 1]))
+    return new Map([...rerun, ...open.values()].map(({ epoch, seq }) => [seq, epoch + 1]))
   })
 
-/** A row that has an outcome, and how it would be asked now. @since 0.1.0 */
-export interface Candidate {
-  readonly row: RowRecord
-  readonly outcome: OutcomeRecord
-  readonly asked: Option.Option<RowLoop.Asked>
+/** A row that was done with something else than what the job has now: what changed, and the most that asking again costs, in nano-dollars. @since 0.1.0 */
+export interface Drifted extends Ended {
+  readonly parts: ReadonlyArray<Part>
+  readonly hold: number
 }
 
-/** By `seq`. @since 0.1.0 */
-export type Candidates = Map<number, Candidate>
-
-/** @since 0.1.0 */
+/** Rows of a run by `seq`: small values, as a run may have a million of them. @since 0.1.0 */
 export interface Survey {
   /** To be run again. */
-  readonly again: Candidates
+  readonly again: Map<number, Ended>
   /** Partial, and not to be run again. */
-  readonly partial: Candidates
+  readonly partial: Map<number, Ended>
   /** Done with something else than what the job has now. */
-  readonly drifted: Candidates
+  readonly drifted: Map<number, Drifted>
   /** Rows of a re-run that was cut short: what made them drift then tells that their answers may still serve. */
-  readonly open: Candidates
+  readonly open: Map<number, Ended>
 }
-
-const outcomesOf = (candidates: Candidates): ReadonlyArray<OutcomeRecord> =>
-  [...candidates.values()].map(({ outcome }) => outcome)
 
 const survey = <Row, A, I>(live: Live<Row, A, I>, feed: RowLoop.StoreFeed): Effect.Effect<Survey, RunError> =>
   Effect.gen(function* () {
@@ -79,23 +72,25 @@ const survey = <Row, A, I>(live: Live<Row, A, I>, feed: RowLoop.StoreFeed): Effe
         for (const { outcome, row } of page) {
           missing.delete(row.id)
           if (outcome === undefined) continue
-          const ended = outcome.epoch === row.epoch
+          const { epoch, kind, seq } = outcome
+          const end: Ended = { seq, epoch, kind }
+          const ended = epoch === row.epoch
           const isNamed = typeof retry === "string" ? isAgain(outcome, retry) : named.has(row.id)
-          const asked = Either.getRight(yield* RowLoop.prepare(job, row, text))
-          const candidate = { row, outcome, asked }
           if (ended && isNamed) {
-            found.again.set(row.seq, candidate)
+            found.again.set(seq, end)
             continue
           }
           // Without a key it was never asked.
           if (outcome.key === "") continue
           // A process that was killed could not hand over what it had not yet given to the store.
-          const isStored = ended && outcome.kind === "done" && !outcome.fallback
+          const isStored = ended && kind === "done" && !outcome.fallback
           if (isStored && book.status === "running") feed.add(outcome.key, outcome.value, false)
-          if (Option.exists(asked, ({ key }) => key !== outcome.key)) {
-            if (ended) found.drifted.set(row.seq, candidate)
-            else found.open.set(row.seq, candidate)
-          } else if (ended && outcome.kind === "partial") found.partial.set(row.seq, candidate)
+          const asked = Option.getOrUndefined(Either.getRight(yield* RowLoop.prepare(job, row, text)))
+          if (asked !== undefined && asked.key !== outcome.key) {
+            const parts = Recipe.changes(outcome.made, asked.made)
+            if (ended) found.drifted.set(seq, { ...end, parts, hold: holdOf(live, asked) })
+            else found.open.set(seq, end)
+          } else if (ended && kind === "partial") found.partial.set(seq, end)
         }
       })
     )
@@ -139,15 +134,10 @@ const noSuchRow = (runId: string, id: string) =>
   })
 
 /** How many rows changed in which part; a row may have changed in several. */
-const driftRefused = <Row, A, I>(live: Live<Row, A, I>, drifted: ReadonlyArray<Candidate>) => {
-  const { book } = live
+const driftRefused = (book: Book, drifted: ReadonlyArray<Drifted>) => {
   const counts: Partial<Record<Part, number>> = {}
-  let atMost = 0
-  for (const { asked, outcome } of drifted) {
-    if (Option.isNone(asked)) continue
-    for (const part of Recipe.changes(outcome.made, asked.value.made)) counts[part] = (counts[part] ?? 0) + 1
-    atMost += holdOf(live, asked.value)
-  }
+  for (const { parts } of drifted) for (const part of parts) counts[part] = (counts[part] ?? 0) + 1
+  const atMost = drifted.reduce((sum, { hold }) => sum + hold, 0)
   const ended = Math.max(1, book.done + book.partial + book.failed)
   const drift = {
     rows: drifted.length,

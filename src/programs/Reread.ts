@@ -4,15 +4,17 @@
  * @since 0.1.0
  */
 import { Effect, Either, Option, Schema, Stream } from "effect"
-import type { CallRecord, OutcomeFacts } from "../services/Book.ts"
+import type { CallRecord, Ended, OutcomeFacts } from "../services/Book.ts"
 import type { StorageError } from "../services/Errors.ts"
 import { deepFreeze } from "../services/Freeze.ts"
+import type { RowResult } from "../services/Journal.ts"
 import type { AgentResult } from "../services/Outcome.ts"
 import * as Usage from "../services/Usage.ts"
 import type { Live } from "./Execution.ts"
 import { StoredAnswer } from "./Invoker.ts"
-import type { Candidate, Survey } from "./Reopen.ts"
+import type { Survey } from "./Reopen.ts"
 import * as RowLoop from "./RowLoop.ts"
+import * as RunRecord from "./RunRecord.ts"
 
 /** Calls a page. */
 const PAGE = 500
@@ -29,21 +31,19 @@ export const reread = <Row, A, I>(
   { again, drifted, partial }: Survey
 ): Effect.Effect<void, StorageError> =>
   Effect.gen(function* () {
-    const candidates = new Map(
-      [...again, ...drifted, ...partial].filter(([, { outcome }]) => outcome.kind !== "failed")
-    )
+    const candidates = new Map([...again, ...drifted, ...partial].filter(([, { kind }]) => kind !== "failed"))
     if (candidates.size === 0) return
     const paid = yield* answersOf(live, candidates)
-    for (const [seq, candidate] of candidates) {
-      const calls = paid.get(seq) ?? []
-      if (!(yield* readAgain(live, feed, candidate, calls))) continue
+    for (const [seq, calls] of paid) {
+      const [found] = yield* live.journal.reads.results(live.fence.runId, seq - 1, 1)
+      if (found === undefined || !(yield* readAgain(live, feed, found, calls))) continue
       for (const rows of [again, drifted, partial]) rows.delete(seq)
     }
     yield* live.journal.flush
   })
 
 /** The calls of each candidate's last epoch. */
-const answersOf = <Row, A, I>({ fence, journal }: Live<Row, A, I>, candidates: ReadonlyMap<number, Candidate>) => {
+const answersOf = <Row, A, I>({ fence, journal }: Live<Row, A, I>, candidates: ReadonlyMap<number, Ended>) => {
   const pages = Stream.paginateEffect({ worker: 0, n: 0 }, (after) =>
     Effect.map(journal.reads.calls(fence.runId, after, PAGE), (page) => {
       const last = page.at(-1)
@@ -52,7 +52,7 @@ const answersOf = <Row, A, I>({ fence, journal }: Live<Row, A, I>, candidates: R
   )
   return Stream.runFold(pages, new Map<number, Array<CallRecord>>(), (paid, page) => {
     for (const call of page) {
-      if (candidates.get(call.seq)?.outcome.epoch !== call.epoch) continue
+      if (candidates.get(call.seq)?.epoch !== call.epoch) continue
       paid.set(call.seq, [...(paid.get(call.seq) ?? []), call])
     }
     return paid
@@ -65,15 +65,16 @@ const decodeAnswer = Schema.decodeEither(StoredAnswer)
 const readAgain = <Row, A, I>(
   live: Live<Row, A, I>,
   feed: RowLoop.StoreFeed,
-  { outcome, row, ...candidate }: Candidate,
+  { outcome, row }: RowResult,
   calls: ReadonlyArray<CallRecord>
 ): Effect.Effect<boolean> =>
   Effect.gen(function* () {
-    const { fence, job, journal } = live
-    const asked = Option.getOrUndefined(candidate.asked)
+    const { book, fence, job, journal } = live
+    const prepared = yield* RowLoop.prepare(job, row, RunRecord.isText(book))
+    const asked = Option.getOrUndefined(Either.getRight(prepared))
     const texts = calls.flatMap(({ answer }) => Option.toArray(Either.getRight(decodeAnswer(answer ?? ""))))
     const last = texts.filter(({ finish, refusal }) => finish === "stop" && refusal === undefined).at(-1)
-    if (asked === undefined || last === undefined) return false
+    if (outcome === undefined || asked === undefined || last === undefined) return false
     const value = job.agent.read(last.text)
     if (Either.isLeft(value) || RowLoop.isAbout(job, row.id)?.(value.right) !== undefined) return false
     const result: AgentResult<A> = deepFreeze({

@@ -10,6 +10,7 @@ import type {
   Book,
   CallId,
   Changes,
+  Ended,
   Facts,
   Fence,
   Limits,
@@ -198,13 +199,13 @@ const outcome = (op: Extract<Op, { _tag: "Outcome" }>, book: Book, group: Group)
 }
 
 /** A deliberate re-run: the rows go to a new epoch and are pending again; their older outcomes stay. */
-const reopen = (rows: ReadonlyArray<OutcomeRecord>, book: Book, group: Group): Verdict => {
+const reopen = (rows: ReadonlyArray<Ended>, book: Book, group: Group): Verdict => {
   for (const row of rows) group.writes.epochs.push({ runId: book.runId, seq: row.seq, epoch: row.epoch + 1 })
   group.change(book, { ...pendingAgain(rows, book), status: "running", reason: null })
   return ok
 }
 
-const pendingAgain = (rows: ReadonlyArray<OutcomeRecord>, book: Book) => {
+const pendingAgain = (rows: ReadonlyArray<Ended>, book: Book) => {
   const count = (kind: OutcomeRecord["kind"]) => rows.filter((row) => row.kind === kind).length
   return {
     done: book.done - count("done"),

@@ -142,6 +142,9 @@ export interface OutcomeRecord {
   readonly value: string
 }
 
+/** That a row has ended, and how: what it takes to run it again. @since 0.1.0 */
+export type Ended = Pick<OutcomeRecord, "seq" | "epoch" | "kind">
+
 /** A numbered snapshot; immutable. For a run, `uptoCommitSeq` says which outcomes it covers. @since 0.1.0 */
 export interface CheckpointRecord {
   readonly id: string
@@ -192,7 +195,7 @@ export type Op =
   | { readonly _tag: "Unload"; readonly fence: Fence; readonly discard: boolean }
   | { readonly _tag: "Limits"; readonly fence: Fence; readonly limits: Limits }
   | { readonly _tag: "Status"; readonly fence: Fence; readonly status: RunStatus; readonly reason: StopReason | null }
-  | { readonly _tag: "Reopen"; readonly fence: Fence; readonly rows: ReadonlyArray<OutcomeRecord> }
+  | { readonly _tag: "Reopen"; readonly fence: Fence; readonly rows: ReadonlyArray<Ended> }
   | { readonly _tag: "Refresh"; readonly fence: Fence; readonly changes: Changes }
   | { readonly _tag: "Kept"; readonly fence: Fence; readonly rows: number }
   /** Money of which the database has no record any more counts as uncertain. */
@@ -253,8 +256,8 @@ export interface Changes {
   readonly added: ReadonlyArray<RowRecord>
   /** Rows with a new content. */
   readonly changed: ReadonlyArray<RowRecord>
-  /** The outcomes of those that are to be run again. */
-  readonly again: ReadonlyArray<OutcomeRecord>
+  /** The ends of those that are to be run again. */
+  readonly again: ReadonlyArray<Ended>
   /** Pending rows that are gone. */
   readonly removed: ReadonlyArray<RowRecord>
   /** The source as it is now, for the run's record. */
