@@ -7,7 +7,7 @@ import { Chunk, Clock, Effect, Either, Stream } from "effect"
 import type { Fence, RowRecord } from "../services/Book.ts"
 import { InputError, RunRefused, type StorageError } from "../services/Errors.ts"
 import type { JournalShape } from "../services/Journal.ts"
-import type { SourceRow } from "../services/RowSource.ts"
+import type { RowSource, SourceRow } from "../services/RowSource.ts"
 import type { Job } from "./Job.ts"
 
 /** Rows a commit. */
@@ -69,7 +69,10 @@ const pageOf = <Row, A, I>(
   Effect.gen(function* () {
     const rows: Array<RowRecord> = []
     for (const { line, value } of page) {
-      const row = job.decode(value, job.source.text)
+      const lost = lossOf(job.source, value)
+      if (lost !== undefined) return yield* misfit(job.source.location, line, lost, "JSON cannot hold this value")
+      const kept = JSON.stringify(value)
+      const row = job.decode(isPlain(job.source) ? value : JSON.parse(kept), job.source.text)
       if (Either.isLeft(row)) return yield* misfit(job.source.location, line, row.left.field, row.left.message)
       const identified = yield* Effect.try({
         try: () => job.identify(row.right, now),
@@ -77,13 +80,44 @@ const pageOf = <Row, A, I>(
       })
       if (!identified.kept) continue
       const { id, version } = identified
+      if (half.test(id + version)) {
+        return yield* misfit(job.source.location, line, "id", "a text cut within a character cannot name a row")
+      }
       const first = lines.get(id)
       if (first !== undefined) return yield* duplicate(job.source.location, id, first, line)
       lines.set(id, line)
-      rows.push({ runId, seq: seq + rows.length, id, version, line, value: JSON.stringify(value), epoch: 0 })
+      rows.push({ runId, seq: seq + rows.length, id, version, line, value: kept, epoch: 0 })
     }
     return rows
   })
+
+/** Half of a surrogate pair: a database gives it back as something else, and the row would never be found again. */
+const half = /\p{Surrogate}/u
+
+/** Files hold text or JSON, so what is read of them is what the manifest keeps. */
+const isPlain = ({ kind }: RowSource): boolean => kind === "csv" || kind === "jsonl"
+
+/** Where a record holds what JSON drops or empties without a word, such as a Map or a NaN. What has a JSON form of its own, as a Date, is kept as that. */
+const lossOf = (source: RowSource, value: unknown): string | undefined =>
+  isPlain(source) ? undefined : lossIn(value, [])?.join(".")
+
+const lossIn = (value: unknown, path: ReadonlyArray<string>): ReadonlyArray<string> | undefined => {
+  if (value === null || typeof value !== "object") {
+    const isLost = typeof value === "number" ? !Number.isFinite(value) : unwritable.has(typeof value)
+    return isLost ? path : undefined
+  }
+  if (value instanceof Map || value instanceof Set || (value instanceof Date && Number.isNaN(value.getTime()))) {
+    return path
+  }
+  if ("toJSON" in value && typeof value.toJSON === "function") return undefined
+  for (const [name, part] of Object.entries(value)) {
+    const lost = lossIn(part, [...path, name])
+    if (lost !== undefined) return lost
+  }
+  return undefined
+}
+
+const unwritable: ReadonlySet<string> = new Set(["bigint", "function", "symbol"])
 
 const misfit = (file: string, line: number, field: string, problem: string) =>
   new InputError({

@@ -126,7 +126,8 @@ export interface ReportedRow<A> {
   readonly outcome: Option.Option<Outcome<A>>
 }
 
-const PAGE = 500
+/** Few, as each may have megabytes: a page is held several times over while it is read. */
+const PAGE = 100
 /** Taken as parsed: `Schema.Record` would drop a column called `__proto__`. */
 const Record_ = Schema.declare(
   (value): value is Readonly<Record<string, unknown>> =>

@@ -276,7 +276,9 @@ export const storeFeed = (store: StoreShape): StoreFeed => {
   const first: Array<readonly [string, string]> = []
   const again: Array<readonly [string, string]> = []
   const drain = (entries: Array<readonly [string, string]>) => entries.splice(0).sort(([a], [b]) => (a < b ? -1 : 1))
+  let size = 0
   const flush = () => {
+    size = 0
     store.putMany(drain(first))
     store.putMany(drain(again), true)
   }
@@ -284,7 +286,9 @@ export const storeFeed = (store: StoreShape): StoreFeed => {
     add: (key, json, isAgain) => {
       const entries = isAgain ? again : first
       entries.push([key, json])
-      if (entries.length >= 2_000) flush()
+      size += json.length
+      // A result may have megabytes: not only their number counts.
+      if (entries.length >= 2_000 || size >= 8_000_000) flush()
     },
     flush
   }

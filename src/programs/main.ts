@@ -15,6 +15,12 @@ import * as ExitCode from "./ExitCode.ts"
 const Package = Schema.parseJson(Schema.Struct({ version: Schema.String }))
 const { version } = Schema.decodeSync(Package)(readFileSync(new URL("../../package.json", import.meta.url), "utf8"))
 
+// Who closes the terminal asks to stop, as SIGTERM does, and does not read what is said from then on.
+process.once("SIGHUP", () => process.kill(process.pid, "SIGTERM"))
+// A shell and the kernel may each send one: the second abandons nothing.
+process.on("SIGHUP", () => {})
+for (const stream of [process.stdout, process.stderr]) stream.on("error", () => {})
+
 main(process.argv, version).pipe(
   // Results go to stdout, everything said about them to stderr.
   Effect.provide(

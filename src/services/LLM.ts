@@ -157,16 +157,20 @@ export const several = <E, R>(
 }
 
 /**
- * A frozen request.
+ * A frozen request. Half of a surrogate pair, as in a text that was cut within a character, becomes U+FFFD: servers refuse the whole request for it.
  *
  * @since 0.1.0
  */
 export const request = (parts: ChatRequest): ChatRequest =>
   Object.freeze({
     ...parts,
-    messages: Object.freeze(parts.messages.map((message) => Object.freeze({ ...message }))),
+    messages: Object.freeze(
+      parts.messages.map((message) => Object.freeze({ ...message, content: wellFormed(message.content) }))
+    ),
     format: Object.freeze({ ...parts.format })
   })
+
+const wellFormed = (text: string): string => text.replaceAll(/\p{Surrogate}/gu, "\ufffd")
 
 /**
  * A frozen answer; what is left out is the ordinary case.

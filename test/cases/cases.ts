@@ -22,7 +22,23 @@ const covered: ReadonlySet<string> = new Set([
   "circuit-breaker",
   "transport-hang",
   "model-output",
-  "secrets-logs"
+  "secrets-logs",
+  "checkpoint-resume",
+  "source-mutation",
+  "cache-poisoning",
+  "cache-key",
+  "row-integrity",
+  "exclusive-run",
+  "concurrency-runtime",
+  "storage",
+  "memory-eventloop",
+  "time",
+  "unicode-text",
+  "csv-input",
+  "jsonl-input",
+  "ids-numbers",
+  "empty-input",
+  "process-signals"
 ])
 
 const Index = Schema.Array(Schema.Struct({ id: Schema.String, slug: Schema.String, kind: Schema.String }))
