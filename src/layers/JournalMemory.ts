@@ -75,7 +75,12 @@ export const layer: Layer.Layer<Journal> = Layer.scoped(
   Effect.suspend(() => make(makeDriver()))
 )
 
-const locks = () => {
+/**
+ * Locks of this process alone: one run, one holder.
+ *
+ * @since 0.1.0
+ */
+export const locks = () => {
   const held = new Set<string>()
   return (runId: string): Effect.Effect<boolean, never, Scope.Scope> =>
     Effect.acquireRelease(
@@ -220,19 +225,24 @@ const reads = (tables: Tables): Reads => {
           .slice(0, limit)
       ),
     uncertain: (runId) => Effect.sync(() => callsOf(runId).filter((call) => call.state === "uncertain")),
-    sums: (runId) =>
+    lastCall: ({ runId, worker }) =>
+      Effect.sync(() => Math.max(0, ...callsOf(runId).flatMap((call) => (call.worker === worker ? [call.n] : [])))),
+    audit: (runId) =>
       Effect.sync(() => {
+        const book = tables.books.get(runId)
+        if (book === undefined) return undefined
         const costOf = (state: CallRecord["state"]) =>
           callsOf(runId).reduce((sum, call) => sum + (call.state === state ? call.cost : 0), 0)
         const holds = [...tables.holds.values()].filter((hold) => hold.runId === runId)
         const rows = rowsOf(runId)
-        return {
+        const sums = {
           spent: costOf("settled"),
           uncertain: costOf("uncertain"),
           held: holds.reduce((sum, { amount }) => sum + amount, 0),
           rows: rows.length,
           ended: rows.filter((row) => !isPending(row)).length
         }
+        return { book, sums }
       }),
     idsUpto: (runId, commitSeq) =>
       Effect.sync(() =>

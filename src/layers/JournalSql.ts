@@ -321,6 +321,7 @@ export const statements = {
   calls: "select * from call where run_id = ? and (worker, n) > (?, ?) order by worker, n limit ?",
   uncertain: "select * from call where run_id = ? and state = 'uncertain' order by worker, n",
   corrections: "select * from correction where run_id = ?",
+  lastCall: "select n from call where run_id = ? and worker = ? order by n desc limit 1",
   countedAt: `select c.cost from call c
     left join correction k on k.run_id = c.run_id and k.worker = c.worker and k.n = c.n
     where c.run_id = ? and c.worker = ? and c.n = ? and c.state = 'uncertain' and k.n is null`,
@@ -378,19 +379,26 @@ const reads = (connected: Connected, { location }: Dialect): Reads => {
     calls: (runId, { n, worker }, limit) => calls(statements.calls, [runId, worker, n, limit]),
     uncertain: (runId) =>
       Effect.map(calls(statements.uncertain, [runId]), (all) => all.filter(({ state }) => state === "uncertain")),
-    sums: (runId) =>
-      Effect.gen(function* () {
-        const [call] = yield* all(statements.callSums, [runId], (row) => row)
-        const [hold] = yield* all(statements.holdSum, [runId], (row) => row)
-        const [rows] = yield* all(statements.rowSums, [runId], (row) => row)
-        return {
-          spent: num(call?.spent ?? 0),
-          uncertain: num(call?.uncertain ?? 0),
-          held: num(hold?.held ?? 0),
-          rows: num(rows?.total ?? 0),
-          ended: num(rows?.ended ?? 0)
-        }
-      }),
+    lastCall: ({ runId, worker }) =>
+      Effect.map(
+        first(statements.lastCall, [runId, worker], (row) => num(row.n)),
+        (n) => n ?? 0
+      ),
+    audit: (runId) =>
+      Effect.flatMap(
+        connected((db) =>
+          Effect.acquireUseRelease(
+            // One snapshot: the run may be at work.
+            db.executeRaw("begin", []),
+            () =>
+              Effect.forEach(auditing, (statement) =>
+                Effect.map(db.execute(statement, [runId], undefined), ([row]): Row | undefined => row)
+              ),
+            () => Effect.ignore(db.executeRaw("commit", []))
+          )
+        ),
+        ([run, call, hold, rows]) => Effect.try({ try: () => auditOf(run, call, hold, rows), catch: damaged(location) })
+      ),
     idsUpto: (runId, commitSeq) => all(statements.idsUpto, [runId, commitSeq], (row) => str(row.id)),
     checkpoints: (id) => all(statements.versions, [id], (row) => num(row.version)),
     checkpoint: (id, version) =>
@@ -406,6 +414,22 @@ const reads = (connected: Connected, { location }: Dialect): Reads => {
       )
   }
 }
+
+const auditing = [statements.book, statements.callSums, statements.holdSum, statements.rowSums]
+
+const auditOf = (run: Row | undefined, call: Row | undefined, hold: Row | undefined, rows: Row | undefined) =>
+  run === undefined
+    ? undefined
+    : {
+        book: toBook(run),
+        sums: {
+          spent: num(call?.spent ?? 0),
+          uncertain: num(call?.uncertain ?? 0),
+          held: num(hold?.held ?? 0),
+          rows: num(rows?.total ?? 0),
+          ended: num(rows?.ended ?? 0)
+        }
+      }
 
 const damaged = (location: string) => (error: unknown) =>
   new StorageError({

@@ -77,9 +77,14 @@ export const oneRequest: Effect.Effect<Finding> = Effect.scoped(
     const bodies: Array<string> = []
     const server = yield* Effect.acquireRelease(
       Effect.sync(() => failing(bodies)),
-      (server) => Effect.sync(() => server.closeAllConnections())
+      (server) =>
+        Effect.sync(() => {
+          server.close()
+          server.closeAllConnections()
+        })
     )
-    const port = yield* Effect.async<number>((resume) => {
+    const port = yield* Effect.async<number, Error>((resume) => {
+      server.once("error", (error) => resume(Effect.fail(error)))
       server.listen(0, "127.0.0.1", () => {
         const address = server.address()
         resume(Effect.succeed(typeof address === "object" && address !== null ? address.port : 0))
@@ -88,7 +93,6 @@ export const oneRequest: Effect.Effect<Finding> = Effect.scoped(
     const options = { apiKey: Redacted.make("self-check"), baseUrl: `http://127.0.0.1:${port}/v1` }
     const call = Effect.flatMap(LLM, (llm) => llm.generate(asked))
     yield* Effect.ignore(Effect.provide(call, LLMOpenAI.layerWith(options)))
-    yield* Effect.sync(() => server.close())
     return adapterFinding(bodies)
   })
 ).pipe(
@@ -120,7 +124,8 @@ const Limited = Schema.parseJson(
 )
 
 const adapterFinding = (bodies: ReadonlyArray<string>): Finding => {
-  const [body = ""] = bodies
+  const [body] = bodies
+  if (body === undefined) return warning("adapter", "could not be tried: no server can be reached here")
   if (bodies.length !== 1)
     return failed("adapter", `one call was ${bodies.length} requests: each is a charge of its own`)
   return Either.isRight(Schema.decodeEither(Limited)(body))

@@ -59,7 +59,7 @@ export const proof = (clustered: string): ReadonlyArray<string> => [
     (table) => `alter table ${table} add column crc bigint`
   ),
   `create table correction (run_id ${text}, worker ${int}, n ${int}, source ${text}, cost ${int}, input_tokens ${int}, cached_tokens ${int},
-    cache_write_tokens ${int}, output_tokens ${int}, reasoning_tokens ${int}, answer text, note ${text}, at ${int},
+    cache_write_tokens ${int}, output_tokens ${int}, reasoning_tokens ${int}, answer text, note ${text}, at ${int}, crc ${int},
     primary key (run_id, worker, n)) ${clustered}`
 ]
 
@@ -189,7 +189,8 @@ export const correctionColumns: Columns<CorrectionRecord> = [
   ["reasoning_tokens", (correction) => correction.reasoningTokens],
   ["answer", (correction) => correction.answer],
   ["note", (correction) => correction.note],
-  ["at", (correction) => correction.at]
+  ["at", (correction) => correction.at],
+  ["crc", (correction) => checksum(correction.answer ?? "", correction.note)]
 ]
 
 /** Columns of `outcome`. @since 0.1.0 */
@@ -204,7 +205,7 @@ export const outcomeColumns: Columns<OutcomeRecord> = [
   ["fallback", (outcome) => (outcome.fallback ? 1 : 0)],
   ["made", (outcome) => outcome.made],
   ["value", (outcome) => outcome.value],
-  ["crc", (outcome) => checksum(outcome.key, outcome.value)]
+  ["crc", (outcome) => checksum(outcome.key, outcome.made, outcome.value)]
 ]
 
 /** Columns of `checkpoint`. @since 0.1.0 */
@@ -340,7 +341,7 @@ export const toCall = (row: Row): CallRecord => {
 
 /** A row of `outcome`. @since 0.1.0 */
 export const toOutcome = (row: Row): OutcomeRecord => {
-  sound(row, str(row.key), str(row.value))
+  sound(row, str(row.key), str(row.made), str(row.value))
   return {
     runId: str(row.run_id),
     seq: num(row.seq),
@@ -381,17 +382,20 @@ export const toWorker = (row: Row): WorkerRecord => ({
 })
 
 /** A row of `correction`. @since 0.1.0 */
-export const toCorrection = (row: Row): CorrectionRecord => ({
-  runId: str(row.run_id),
-  worker: num(row.worker),
-  n: num(row.n),
-  source: correctionSource(row.source),
-  cost: Usd.nano(num(row.cost)),
-  ...toTokens(row),
-  answer: strOrNull(row.answer),
-  note: str(row.note),
-  at: num(row.at)
-})
+export const toCorrection = (row: Row): CorrectionRecord => {
+  sound(row, strOrNull(row.answer) ?? "", str(row.note))
+  return {
+    runId: str(row.run_id),
+    worker: num(row.worker),
+    n: num(row.n),
+    source: correctionSource(row.source),
+    cost: Usd.nano(num(row.cost)),
+    ...toTokens(row),
+    answer: strOrNull(row.answer),
+    note: str(row.note),
+    at: num(row.at)
+  }
+}
 
 /** A row of `store`. @since 0.1.0 */
 export const toEntry = (row: Row): readonly [key: string, value: string] => {

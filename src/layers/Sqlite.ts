@@ -7,7 +7,7 @@
  *
  * @since 0.1.0
  */
-import { closeSync, existsSync, openSync } from "node:fs"
+import { closeSync, existsSync, openSync, realpathSync } from "node:fs"
 import { dirname, resolve } from "node:path"
 import * as SqlClient from "@effect/sql/SqlClient"
 import type { SqlError } from "@effect/sql/SqlError"
@@ -29,6 +29,7 @@ import * as Checkpointer from "../services/Checkpointer.ts"
 import { StorageError } from "../services/Errors.ts"
 import { type Driver, Journal, make } from "../services/Journal.ts"
 import * as Store from "../services/Store.ts"
+import { locks } from "./JournalMemory.ts"
 import { makeDriver } from "./JournalSql.ts"
 import * as Guard from "./SqliteGuard.ts"
 
@@ -77,9 +78,8 @@ const busy = Schedule.intersect(Schedule.jittered(Schedule.spaced("50 millis")),
  */
 export const open = (config: SqliteConfig): Effect.Effect<Driver, StorageError, Scope.Scope> =>
   Effect.gen(function* () {
-    const path = config.filename === ":memory:" ? config.filename : resolve(config.filename)
     const create = config.create ?? true
-    if (path !== ":memory:") yield* checkPath(path, create)
+    const path = config.filename === ":memory:" ? config.filename : yield* pathOf(resolve(config.filename), create)
     const connect = Effect.gen(function* () {
       const context = yield* Layer.build(
         SqliteClient.layer({ filename: path, prepareCacheSize: 1000, prepareCacheTTL: "365 days" })
@@ -106,7 +106,7 @@ const driverOver = (client: SqlClient.SqlClient, path: string, create: boolean) 
       Effect.mapError(client<{ quick_check: string }>`pragma quick_check(1)`, toError),
       ([found]) => (found?.quick_check === "ok" ? Effect.void : damaged(path, found?.quick_check ?? "no answer"))
     )
-    if (path === ":memory:") return { ...driver, ...alone, check }
+    if (path === ":memory:") return { ...driver, lock: locks(), anchor: () => Effect.succeed(undefined), check }
     yield* safe(client, path)
     const { anchor, committed, intact, lock } = yield* Guard.make(path)
     const transact: Driver["transact"] = (needs, decide) =>
@@ -123,9 +123,6 @@ const driverOver = (client: SqlClient.SqlClient, path: string, create: boolean) 
       })
     return { ...driver, transact, check, lock, anchor }
   }).pipe(Effect.catchTag("SqlError", (error) => Effect.fail(toStorageError(path, error.cause))))
-
-/** Nobody else can open a database in memory. */
-const alone = { lock: () => Effect.succeed(true), anchor: () => Effect.succeed(undefined) }
 
 const damaged = (path: string, detail: string) =>
   new StorageError({
@@ -153,6 +150,13 @@ const retryBusy = <A>(write: Effect.Effect<A, StorageError>): Effect.Effect<A, S
     error.reason === "busy"
       ? Effect.retry(write, { schedule: busy, while: (again) => again.reason === "busy" })
       : Effect.fail(error)
+  )
+
+/** The file itself, by whatever name it was given: its lock and its anchors stand beside it. */
+const pathOf = (named: string, create: boolean) =>
+  Effect.zipRight(
+    checkPath(named, create),
+    Effect.sync(() => (existsSync(named) ? realpathSync(named) : named))
   )
 
 const checkPath = (path: string, create: boolean) =>

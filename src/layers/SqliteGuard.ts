@@ -19,7 +19,7 @@ import type { Backend } from "../services/Journal.ts"
 export interface Guard extends Pick<Backend, "lock" | "anchor"> {
   /** Takes note of what was committed. A claim is anchored before it is used, all else a moment later. */
   readonly committed: (writes: Writes) => Effect.Effect<void, StorageError>
-  /** Fails where the file that is open is no longer the one of this name. */
+  /** Fails where the file that is open is no longer the one of this name, or an anchor could not be written. */
   readonly intact: Effect.Effect<void, StorageError>
 }
 
@@ -37,10 +37,16 @@ export const make = (path: string): Effect.Effect<Guard, StorageError, Scope.Sco
     const file = (runId: string, kind: "lock" | "anchor") => join(directory, `${nameOf(runId)}.${kind}`)
     const prepare = () => void mkdirSync(directory, { recursive: true, mode: 0o700 })
     const anchors = yield* anchoring(path, prepare, (runId) => file(runId, "anchor"))
+    const { anchor, committed, flush, healthy } = anchors
     return {
-      ...anchors,
-      lock: (runId) => Effect.zipRight(attempt(path, prepare), lock(file(runId, "lock"))),
-      intact: yield* sameFiles(path)
+      anchor,
+      committed,
+      // What was committed is anchored before another process may have the lock: finalizers run backwards.
+      lock: (runId) =>
+        Effect.zipRight(attempt(path, prepare), lock(file(runId, "lock"))).pipe(
+          Effect.tap((mine) => (mine ? Effect.addFinalizer(() => flush) : Effect.void))
+        ),
+      intact: Effect.zipRight(healthy, yield* sameFiles(path))
     }
   })
 
@@ -98,7 +104,7 @@ const AnchorJson = Schema.parseJson(Anchor.Anchor)
 const anchoring = (path: string, prepare: () => void, fileOf: (runId: string) => string) =>
   Effect.gen(function* () {
     const latest = new Map<string, Anchor.Anchor>()
-    const workers = new Map<string, number>()
+    const reached = new Map<string, Anchor.Reach>()
     const dirty = new Set<string>()
     let failure: StorageError | undefined
 
@@ -149,25 +155,34 @@ const anchoring = (path: string, prepare: () => void, fileOf: (runId: string) =>
     )
 
     const note = (writes: Writes): boolean => {
-      for (const { live, runId, worker } of writes.workers) if (live) workers.set(runId, worker)
+      for (const { live, runId, worker } of writes.workers) {
+        if (live) reached.set(runId, { worker, calls: 0 })
+      }
+      for (const { n, runId, worker } of writes.calls) {
+        const known = reached.get(runId)
+        if (known?.worker === worker) reached.set(runId, { worker, calls: Math.max(known.calls, n) })
+      }
       for (const [runId, book] of writes.books) {
-        const worker = workers.get(runId)
+        const known = reached.get(runId)
         // Only who has claimed a run says how far it is.
-        if (worker === undefined) continue
-        latest.set(runId, Anchor.of(book, worker))
+        if (known === undefined) continue
+        latest.set(runId, Anchor.of(book, known.worker, known.calls))
         dirty.add(runId)
       }
       for (const { discard, runId } of writes.unloads) if (discard) latest.delete(runId)
-      return writes.workers.some(({ live }) => live)
+      for (const { live, runId, worker } of writes.workers) {
+        if (!live && reached.get(runId)?.worker === worker) reached.delete(runId)
+      }
+      return writes.workers.some(({ live }) => live) || writes.unloads.some(({ discard }) => discard)
     }
+    const healthy = Effect.suspend(() => (failure === undefined ? Effect.void : Effect.fail(failure)))
     const committed = (writes: Writes): Effect.Effect<void, StorageError> =>
       Effect.suspend(() => {
-        if (failure !== undefined) return Effect.fail(failure)
         if (note(writes)) return write
         if (dirty.size > 0) soon()
         return Effect.void
       })
-    return { anchor, committed }
+    return { anchor, committed, healthy, flush: writing }
   })
 
 const unreadable = (file: string) =>
@@ -179,7 +194,8 @@ const unreadable = (file: string) =>
 
 /** Never half a file, and none whose name is durable before its content. */
 const replace = async (file: string, text: string): Promise<void> => {
-  const draft = `${file}.tmp`
+  // Of a name of its own: another process may write one too, if it took the run over just now.
+  const draft = `${file}.${process.pid}.tmp`
   const handle = await open(draft, "w", 0o600)
   try {
     await handle.writeFile(text)

@@ -41,6 +41,7 @@ export const within =
       readonly runId: string
       readonly retry?: Retry.RetryPolicy
       readonly graceMs?: number
+      readonly acceptLoss?: boolean
     }
   ) =>
   <A, E, R>(program: Effect.Effect<A, E, R>) =>
@@ -53,7 +54,8 @@ export const within =
         const limits = yield* budget.limits
         const { book, fence, lost } = yield* RunRecord.open(journal, {
           fresh: { runId, job: "within", scope: runId, status: "running", source: "{}", createdAt: now, chunkSize: 1 },
-          limits
+          limits,
+          acceptLoss: options.acceptLoss
         })
         yield* journal.commit({ _tag: "Limits", fence, limits })
         const meter = Meter.make({ journal, book, fence, clock: yield* Effect.clock, throttle: budget.throttle })

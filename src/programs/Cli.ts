@@ -131,7 +131,8 @@ const retryOf = (asked: ReadonlyArray<string>): Either.Either<Enrichment.RunOpti
   const [first] = asked
   const kind = kinds.find((kind) => kind === first)
   if (first === undefined) return Either.right("transient")
-  if (kind === undefined) return Either.right({ rows: asked.map((id) => id.replace(/^row:/, "")) })
+  if (kind === undefined)
+    return Either.right({ rows: asked.map((id) => (kinds.some((kind) => id === `row:${kind}`) ? id.slice(4) : id)) })
   if (asked.length === 1) return Either.right(kind)
   return Either.left(
     new InputError({ reason: "bad_option", message: `--retry ${kind} stands alone; name rows by their ids` })

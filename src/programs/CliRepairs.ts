@@ -15,7 +15,7 @@ import { readCells } from "../services/RowSource.ts"
 import { Usd } from "../services/Usd.ts"
 import { db } from "./CliFlags.ts"
 import * as CliRun from "./CliRun.ts"
-import { chosen, runIdArg, setCode, settingsOf, withDb } from "./CliShared.ts"
+import { chosen, oneLine, runIdArg, setCode, settingsOf, withDb } from "./CliShared.ts"
 import * as Doctor from "./Doctor.ts"
 import * as ExitCode from "./ExitCode.ts"
 import * as JobFile from "./JobFile.ts"
@@ -53,7 +53,7 @@ const differenceText = (difference: Refresh.Difference, runId: string, db: strin
   const line = (ids: ReadonlyArray<string>, what: string) =>
     ids.length === 0
       ? []
-      : [`${count(ids.length)} ${what}: ${ids.slice(0, 10).join(", ")}${ids.length > 10 ? ", …" : ""}`]
+      : [`${count(ids.length)} ${what}: ${ids.slice(0, 10).map(oneLine).join(", ")}${ids.length > 10 ? ", …" : ""}`]
   const lines = [
     ...line(added, "new"),
     ...line(changed, "changed, to be run again"),
@@ -105,8 +105,17 @@ const listUncertain = (runId: string) =>
     yield* Console.log("call,request_id,row,model,sent_at,counted_usd,reason,cost_usd")
     for (const { at, call, counted, model, reason, requestId, seq } of calls) {
       const row = seq < 0 ? "" : String(seq + 1)
-      const id = Option.getOrElse(requestId, () => "")
-      const cells = [call, id, row, model, new Date(at).toISOString(), Usd.toDollars(counted).toFixed(9), reason, ""]
+      const id = oneLine(Option.getOrElse(requestId, () => ""))
+      const cells = [
+        call,
+        id,
+        row,
+        oneLine(model),
+        new Date(at).toISOString(),
+        Usd.toDollars(counted).toFixed(9),
+        reason,
+        ""
+      ]
       yield* Console.log(cells.map(cellOf).join(","))
     }
     return ExitCode.DONE
@@ -138,8 +147,11 @@ const findingsIn = (file: string) =>
         Effect.catchTag("ParseError", (error) => misfit(file, line, error.message))
       )
     )
-    // A line of the list that nobody filled in says nothing.
-    return Chunk.toReadonlyArray(Chunk.compact(yield* Stream.runCollect(findings)))
+    const found = yield* Stream.runCollect(findings)
+    // A line of the list that nobody filled in says nothing; a file of such lines has another column.
+    const filled = Chunk.toReadonlyArray(Chunk.compact(found))
+    if (filled.length > 0 || Chunk.isEmpty(found)) return filled
+    return yield* misfit(file, 1, "no line has a cost_usd, or input_tokens and output_tokens")
   })
 
 const findingOf = (file: string, line: number, figures: typeof Figures.Type) => {
@@ -158,6 +170,7 @@ const findingOf = (file: string, line: number, figures: typeof Figures.Type) => 
           reasoningTokens: 0
         }
   const cost = cost_usd === undefined ? undefined : Usd.fromDollars(cost_usd)
+  if (cost_usd !== undefined && cost === undefined) return misfit(file, line, `${cost_usd} is no amount of dollars`)
   return Effect.succeedSome<Reconcile.Finding>({ call, requestId: request_id, cost, usage, note })
 }
 

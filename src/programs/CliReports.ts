@@ -8,7 +8,7 @@ import { Clock, Console, Effect, Either, Option, Schema, Stream } from "effect"
 import { Checkpointer } from "../services/Checkpointer.ts"
 import { db } from "./CliFlags.ts"
 import * as CliRun from "./CliRun.ts"
-import { chosen, runIdArg, settingsOf, withDb } from "./CliShared.ts"
+import { chosen, oneLine, runIdArg, settingsOf, withDb } from "./CliShared.ts"
 import * as Enrichment from "./Enrichment.ts"
 import * as ExitCode from "./ExitCode.ts"
 import * as JobFile from "./JobFile.ts"
@@ -94,15 +94,12 @@ const failureLine = (
 ): Option.Option<string> =>
   Either.match(outcome, {
     onLeft: ({ category, message, reason, source }) =>
-      Option.some(`${id}\t${source}\t${reason}\t${category}\t${oneLine(message)}`),
+      Option.some(`${oneLine(id)}\t${source}\t${reason}\t${category}\t${oneLine(message)}`),
     onRight: (result) =>
       partial && result.partial
-        ? Option.some(`${id}\tagent\tpartial\tPERMANENT\t${oneLine(result.output)}`)
+        ? Option.some(`${oneLine(id)}\tagent\tpartial\tPERMANENT\t${oneLine(result.output)}`)
         : Option.none()
   })
-
-/** Nothing that a model or a provider said may move the cursor or start a new line. */
-const oneLine = (text: string): string => text.replace(/[\p{Cc}\p{Cf}\u2028\u2029]+/gu, " ").slice(0, 300)
 
 /** A run's rows as a file. @since 0.1.0 */
 export const exportCommand = Command.make(

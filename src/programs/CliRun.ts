@@ -148,8 +148,9 @@ export const sourceOf = ({
 const chosenDrift = (job: Job<unknown, unknown>, options: CliRunOptions) =>
   Effect.catchIf(run(job, options), isDrift, (refused) =>
     Effect.gen(function* () {
-      if (!process.stdin.isTTY || !process.stderr.isTTY) return yield* refused
-      const choice = yield* askDrift(refused.message)
+      const isAsked = process.stdin.isTTY && process.stderr.isTTY && process.stdout.isTTY
+      if (!isAsked) return yield* refused
+      const choice = yield* Effect.catchTag(askDrift(refused.message), "QuitException", () => Effect.interrupt)
       return choice === "abort" ? yield* refused : yield* run(job, { ...options, onDrift: choice })
     })
   )
@@ -266,9 +267,14 @@ export const exportRun = (
   Effect.gen(function* () {
     // As they are stored: rows that were kept over a change of the schema are exported too.
     const rows = Enrichment.results(runId, Schema.Unknown, { asOf })
-    const first = yield* Stream.runHead(rows)
-    const columns = Option.match(first, { onNone: () => [], onSome: ({ record }) => Object.keys(record) })
-    const layout = ResultRows.layout(job.agent.output, columns)
+    // Of all rows, in order of appearance: a refresh may have brought a column, and JSON rows need not have the same.
+    const columns = new Set<string>()
+    yield* Stream.runForEach(rows, ({ record }) =>
+      Effect.sync(() => {
+        for (const name of Object.keys(record)) columns.add(name)
+      })
+    )
+    const layout = ResultRows.layout(job.agent.output, [...columns])
     return yield* write(out, layout.columns, Stream.map(rows, layout.row), { raw })
   })
 

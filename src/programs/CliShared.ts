@@ -66,3 +66,6 @@ export const setCode = (code: number) =>
   Effect.sync(() => {
     process.exitCode = code
   })
+
+/** Nothing that a model or a provider said may move the cursor or start a new line. @since 0.1.0 */
+export const oneLine = (text: string): string => text.replace(/[\p{Cc}\p{Cf}\u2028\u2029]+/gu, " ").slice(0, 300)

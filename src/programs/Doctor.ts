@@ -29,10 +29,13 @@ export const database: Effect.Effect<ReadonlyArray<Finding>, never, Journal> = E
 const found = (name: string, check: Effect.Effect<void, StorageError>, detail: string): Effect.Effect<Finding> =>
   Effect.match(check, { onFailure: (error) => failed(name, error.message), onSuccess: () => fine(name, detail) })
 
-const runFinding = (journal: JournalShape, book: Book): Effect.Effect<Finding> =>
+const runFinding = (journal: JournalShape, { runId }: Book): Effect.Effect<Finding> =>
   Effect.gen(function* () {
-    const lines = [...Soundness.differences(book, yield* journal.reads.sums(book.runId))]
-    const lost = yield* Soundness.regression(journal, book.runId, book)
+    const audit = yield* journal.reads.audit(runId)
+    if (audit === undefined) return fine(`run ${runId}`, "it was given up just now")
+    const { book } = audit
+    const lines = [...Soundness.differences(audit)]
+    const lost = yield* Soundness.regression(journal, runId, book)
     if (lost !== undefined) lines.push(lost.message)
     const rows = yield* readAll(journal, book.runId)
     const { status } = Report.totals(book)
@@ -40,7 +43,7 @@ const runFinding = (journal: JournalShape, book: Book): Effect.Effect<Finding> =
     return lines.length > 0
       ? failed(name, lines.join("; "))
       : fine(name, `${status}, ${rows} rows, the book is the sum of its records`)
-  }).pipe(Effect.catchAll((error) => Effect.succeed(failed(`run ${book.runId}`, error.message))))
+  }).pipe(Effect.catchAll((error) => Effect.succeed(failed(`run ${runId}`, error.message))))
 
 /** Reads every row, result and call once, which compares each with its checksum. */
 const readAll = (journal: JournalShape, runId: string) =>

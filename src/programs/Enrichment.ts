@@ -49,7 +49,7 @@ export {
 
 /**
  * `runId`: default `<job>-<yyyy-mm-dd>-<3 characters>`; an id that exists is continued. `retry`: which ended rows are run again in a new epoch, besides those that a
- * transient error failed (`none`: not even those; `rows`: just these ids). `reread`: first read the paid answers of partial rows, and of those that drifted, with the present
+ * transient error failed (`none`: not even those; `rows`: just these ids). `reread`: first read the paid answers of partial rows, and of those where only the schema changed, with the present
  * parser and schema, for nothing. `onDrift`: what becomes of rows that were done with another prompt, schema or model; without it the run is
  * refused. `acceptLoss`: go on although the database has lost commits. `graceMs`: how long an interruption waits for calls in flight, default 10,000. `collect`: keep all outcomes and give the workflow's result.
  * `onDone: "reclaim"` deletes the run's checkpoints at the end. `spans`: one span a row and call. `settings`: kept in the run's record.

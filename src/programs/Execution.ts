@@ -3,7 +3,7 @@
  *
  * @since 0.1.0
  */
-import { Chunk, Clock, type Context, Effect, Either, Option, Random, type Scope, Stream } from "effect"
+import { Chunk, Clock, type Context, Effect, Either, Option, Random, Schema, type Scope, Stream } from "effect"
 import { allowed, isCooling, type State } from "../services/Admission.ts"
 import type { Book, Fence, Limits } from "../services/Book.ts"
 import { Budget } from "../services/Budget.ts"
@@ -235,8 +235,9 @@ const loadRows = <Row, A, I>(live: Live<Row, A, I>): Effect.Effect<ReadonlyArray
     counts.rows = book.rows
     counts.loading = false
     if (options.collect !== true) return []
-    const rows = yield* Stream.runCollect(reported(live))
-    return Chunk.toReadonlyArray(rows).map((row) => row.record)
+    // The records alone: results of an older schema are the drift check's matter.
+    const rows = Stream.provideService(Report.results(fence.runId, Schema.Unknown), Journal, journal)
+    return Chunk.toReadonlyArray(yield* Stream.runCollect(rows)).map((row) => row.record)
   })
 
 const reported = <Row, A, I>(live: Live<Row, A, I>) =>

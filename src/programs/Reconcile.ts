@@ -19,7 +19,7 @@ import { InputError, type RunRefused, type StorageError } from "../services/Erro
 import { Journal } from "../services/Journal.ts"
 import { noTokens, type TokenUsage } from "../services/LLM.ts"
 import * as Price from "../services/Price.ts"
-import type { Usd } from "../services/Usd.ts"
+import { Usd } from "../services/Usd.ts"
 import * as Report from "./Report.ts"
 
 /**
@@ -39,7 +39,7 @@ export interface UncertainCall {
 }
 
 /**
- * What an uncertain call cost in truth, found by the name of the call or by the provider's request id. `cost` in nano-dollars; without it the tokens are priced as the call was.
+ * What an uncertain call cost in truth, found by the name of the call or by the provider's request id. `cost` in nano-dollars; without it the tokens are priced as the call was, at its dearest tier.
  *
  * @since 0.1.0
  */
@@ -103,12 +103,15 @@ export const reconcile = (
     const corrections = yield* Effect.forEach(findings, (finding) => correctionOf(calls, finding, source, at))
     yield* unique(corrections)
     let reconciled: Reconciled = { calls: 0, released: 0 }
+    // In one turn, so that they stand in one commit.
     for (const { correction, counted } of corrections) {
-      const verdict = yield* journal.commit({ _tag: "Correct", correction })
-      // Somebody else was faster: the charge is exact already.
-      if (verdict._tag !== "Ok") continue
-      reconciled = { calls: reconciled.calls + 1, released: reconciled.released + counted - correction.cost }
+      journal.append({ _tag: "Correct", correction }, (verdict) => {
+        // Somebody else was faster: the charge is exact already.
+        if (verdict._tag !== "Ok") return
+        reconciled = { calls: reconciled.calls + 1, released: reconciled.released + counted - correction.cost }
+      })
     }
+    yield* journal.flush
     return reconciled
   })
 
@@ -182,10 +185,21 @@ const PriceRowJson = Schema.parseJson(
 const costOf = (call: CallRecord, { cost, usage }: Finding): Either.Either<Usd, InputError> => {
   if (cost !== undefined) return Either.right(cost)
   if (usage === undefined) return Either.left(bad(`call ${nameOf(call)}: neither a cost nor tokens are given`))
+  if (!Price.isSound(usage)) {
+    return Either.left(
+      bad(`call ${nameOf(call)}: these tokens cannot be right: whole numbers, the cached ones a part of the input`)
+    )
+  }
   return Either.mapBoth(Schema.decodeEither(PriceRowJson)(call.price), {
     onLeft: () => bad(`call ${nameOf(call)} has no price: give its cost`),
-    onRight: (price) => Price.cost(price, usage)
+    onRight: (price) => dearest(price, usage)
   })
+}
+
+/** The tier that served it is not known: the dearest one, as its hold was. */
+const dearest = (price: Price.PriceRow, usage: TokenUsage): Usd => {
+  const tiers = [undefined, ...Object.keys(price.tiers ?? {})]
+  return Usd.nano(Math.max(...tiers.map((tier) => Price.cost(price, usage, tier))))
 }
 
 const unique = (corrections: ReadonlyArray<Checked>): Effect.Effect<void, InputError> => {

@@ -81,7 +81,8 @@ interface Compared {
 const compare = <Row, A, I>(journal: JournalShape, job: Job<Row, A, I>, book: Book) =>
   Effect.gen(function* () {
     const before = yield* manifestOf(journal, book.runId)
-    const last = Math.max(-1, ...[...before.values()].map(({ row }) => row.seq))
+    let last = -1
+    for (const { row } of before.values()) last = Math.max(last, row.seq)
     const source = yield* sourceRows(job, book.runId)
     const now = new Set(source.map(({ id }) => id))
     const added: Array<RowRecord> = []
@@ -136,8 +137,10 @@ const touch = <Row, A, I>(job: Job<Row, A, I>, book: Book, { outcome, row }: Row
     const same: RowRecord = { ...now, seq: row.seq, epoch: row.epoch }
     const untouched: Touched = { row: same, again: [] }
     if (outcome === undefined || outcome.epoch !== row.epoch) return untouched
-    const asked = yield* RowLoop.prepare(job, same, RunRecord.isText(book))
-    if (Either.isRight(asked) && asked.right.key === outcome.key) return untouched
+    // Old and new content under the same job: what changed in the job itself is drift, and the operator's choice at the resume.
+    const text = RunRecord.isText(book)
+    const [was, asked] = [yield* RowLoop.prepare(job, row, text), yield* RowLoop.prepare(job, same, text)]
+    if (Either.isRight(was) && Either.isRight(asked) && was.right.key === asked.right.key) return untouched
     const touched: Touched = { row: { ...same, epoch: row.epoch + 1 }, again: [outcome] }
     return touched
   })

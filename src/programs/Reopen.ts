@@ -28,11 +28,14 @@ export const reopen = <Row, A, I>(
   Effect.gen(function* () {
     const { book, fence, journal, options } = live
     const found = yield* survey(live, feed)
-    if (options.reread === true) yield* Reread.reread(live, feed, found)
     if (book.commitSeq === 0) return new Map()
-    const { again, drifted, open } = found
-    const kept = options.onDrift === "keep" ? drifted.size : 0
+    const { again, drifted, open, readable } = found
+    const read = options.reread === true ? yield* Reread.plan(live, readable) : []
+    for (const { seq } of read) for (const rows of [again, drifted]) rows.delete(seq)
     if (drifted.size > 0 && options.onDrift === undefined) return yield* driftRefused(book, [...drifted.values()])
+    // Only now: a run that was refused stays as it was.
+    yield* Reread.record(live, feed, read)
+    const kept = options.onDrift === "keep" ? drifted.size : 0
     if (kept !== book.kept) journal.append({ _tag: "Kept", fence, rows: kept })
     const rerun = options.onDrift === "rerun" ? [...drifted.values()] : []
     if (again.size + rerun.length > 0) {
@@ -51,8 +54,11 @@ export interface Drifted extends Ended {
 export interface Survey {
   /** To be run again. */
   readonly again: Map<number, Ended>
-  /** Partial, and not to be run again. */
-  readonly partial: Map<number, Ended>
+  /**
+   * Those whose paid answers may be read again: partial ones, and those where the schema changed and nothing else. What was answered to another question is no answer
+   * to this one, and a row that is done and fits was named to be asked anew.
+   */
+  readonly readable: Map<number, Ended>
   /** Done with something else than what the job has now. */
   readonly drifted: Map<number, Drifted>
   /** Rows of a re-run that was cut short: what made them drift then tells that their answers may still serve. */
@@ -63,7 +69,7 @@ const survey = <Row, A, I>(live: Live<Row, A, I>, feed: RowLoop.StoreFeed): Effe
   Effect.gen(function* () {
     const { book, job, options } = live
     const { retry = "transient" } = options
-    const found: Survey = { again: new Map(), partial: new Map(), drifted: new Map(), open: new Map() }
+    const found: Survey = { again: new Map(), readable: new Map(), drifted: new Map(), open: new Map() }
     const named = new Set(typeof retry === "string" ? [] : retry.rows)
     const missing = new Set(named)
     const text = RunRecord.isText(book)
@@ -76,6 +82,12 @@ const survey = <Row, A, I>(live: Live<Row, A, I>, feed: RowLoop.StoreFeed): Effe
           const end: Ended = { seq, epoch, kind }
           const ended = epoch === row.epoch
           const isNamed = typeof retry === "string" ? isAgain(outcome, retry) : named.has(row.id)
+          const asked = Option.getOrUndefined(Either.getRight(yield* RowLoop.prepare(job, row, text)))
+          const parts = asked === undefined || asked.key === outcome.key ? [] : changedParts(outcome, asked)
+          const isSameQuestion = asked !== undefined && parts.every((part) => part === "schema")
+          if (ended && isSameQuestion && kind !== "failed" && (kind === "partial" || parts.length > 0)) {
+            found.readable.set(seq, end)
+          }
           if (ended && isNamed) {
             found.again.set(seq, end)
             continue
@@ -84,19 +96,23 @@ const survey = <Row, A, I>(live: Live<Row, A, I>, feed: RowLoop.StoreFeed): Effe
           if (outcome.key === "") continue
           // A process that was killed could not hand over what it had not yet given to the store.
           const isStored = ended && kind === "done" && !outcome.fallback
-          if (isStored && book.status === "running") feed.add(outcome.key, outcome.value, false)
-          const asked = Option.getOrUndefined(Either.getRight(yield* RowLoop.prepare(job, row, text)))
-          if (asked !== undefined && asked.key !== outcome.key) {
-            const parts = Recipe.changes(outcome.made, asked.made)
+          if (isStored && book.status === "running") feed.add(outcome.key, outcome.value, epoch > 0)
+          if (asked !== undefined && parts.length > 0) {
             if (ended) found.drifted.set(seq, { ...end, parts, hold: holdOf(live, asked) })
             else found.open.set(seq, end)
-          } else if (ended && kind === "partial") found.partial.set(seq, end)
+          }
         }
       })
     )
     const [unknown] = missing
     return unknown === undefined ? found : yield* noSuchRow(book.runId, unknown)
   })
+
+/** A scope that changed is in no recipe. */
+const changedParts = (outcome: OutcomeRecord, asked: RowLoop.Asked): ReadonlyArray<Part> => {
+  const parts = Recipe.changes(outcome.made, asked.made)
+  return parts.length === 0 ? ["other"] : parts
+}
 
 const outcomePages = <Row, A, I>({ book, fence, job, journal }: Live<Row, A, I>) =>
   book.status === "loading"

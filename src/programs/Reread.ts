@@ -12,34 +12,67 @@ import type { AgentResult } from "../services/Outcome.ts"
 import * as Usage from "../services/Usage.ts"
 import type { Live } from "./Execution.ts"
 import { StoredAnswer } from "./Invoker.ts"
-import type { Survey } from "./Reopen.ts"
 import * as RowLoop from "./RowLoop.ts"
 import * as RunRecord from "./RunRecord.ts"
 
 /** Calls a page. */
 const PAGE = 500
 
+/** A row whose paid answer can be read now: its end, and what its new outcome is to be. @since 0.1.0 */
+export interface Read extends Ended {
+  readonly key: string
+  readonly made: string
+  readonly fallback: boolean
+  readonly json: string
+}
+
 /**
- * Rows that are partial, or whose prompt, schema or model changed since, end as done where the last answer in the book can be read as the job's output now; they leave the survey. The
- * others stay as they are.
+ * Which of these rows have an answer in the book that can be read as the job's output now. Nothing is written.
  *
  * @since 0.1.0
  */
-export const reread = <Row, A, I>(
+export const plan = <Row, A, I>(
   live: Live<Row, A, I>,
-  feed: RowLoop.StoreFeed,
-  { again, drifted, partial }: Survey
-): Effect.Effect<void, StorageError> =>
+  readable: ReadonlyMap<number, Ended>
+): Effect.Effect<ReadonlyArray<Read>, StorageError> =>
   Effect.gen(function* () {
-    const candidates = new Map([...again, ...drifted, ...partial].filter(([, { kind }]) => kind !== "failed"))
-    if (candidates.size === 0) return
-    const paid = yield* answersOf(live, candidates)
-    for (const [seq, calls] of paid) {
+    const read: Array<Read> = []
+    if (readable.size === 0) return read
+    for (const [seq, calls] of yield* answersOf(live, readable)) {
       const [found] = yield* live.journal.reads.results(live.fence.runId, seq - 1, 1)
-      if (found === undefined || !(yield* readAgain(live, feed, found, calls))) continue
-      for (const rows of [again, drifted, partial]) rows.delete(seq)
+      const one = found === undefined ? undefined : yield* readAgain(live, found, calls)
+      if (one !== undefined) read.push(one)
     }
-    yield* live.journal.flush
+    return read
+  })
+
+/**
+ * Ends these rows as done, each in a new epoch.
+ *
+ * @since 0.1.0
+ */
+export const record = <Row, A, I>(
+  { fence, journal }: Live<Row, A, I>,
+  feed: RowLoop.StoreFeed,
+  read: ReadonlyArray<Read>
+): Effect.Effect<void, StorageError> =>
+  Effect.suspend(() => {
+    for (const { epoch, fallback, json, key, kind, made, seq } of read) {
+      const outcome = {
+        runId: fence.runId,
+        seq,
+        epoch: epoch + 1,
+        key,
+        made,
+        fallback,
+        kind: "done" as const,
+        category: ""
+      }
+      journal.append({ _tag: "Reopen", fence, rows: [{ seq, epoch, kind }] })
+      journal.append({ _tag: "Outcome", fence, outcome: { ...outcome, value: json }, facts })
+      if (!fallback) feed.add(key, json, true)
+    }
+    return read.length === 0 ? Effect.void : journal.flush
   })
 
 /** The calls of each candidate's last epoch. */
@@ -61,22 +94,19 @@ const answersOf = <Row, A, I>({ fence, journal }: Live<Row, A, I>, candidates: R
 
 const decodeAnswer = Schema.decodeEither(StoredAnswer)
 
-/** True where the row's last answer fits now: it is the outcome of a new epoch. */
+/** The row's new outcome, where its last answer fits now. */
 const readAgain = <Row, A, I>(
-  live: Live<Row, A, I>,
-  feed: RowLoop.StoreFeed,
+  { book, job }: Live<Row, A, I>,
   { outcome, row }: RowResult,
   calls: ReadonlyArray<CallRecord>
-): Effect.Effect<boolean> =>
+): Effect.Effect<Read | undefined> =>
   Effect.gen(function* () {
-    const { book, fence, job, journal } = live
-    const prepared = yield* RowLoop.prepare(job, row, RunRecord.isText(book))
-    const asked = Option.getOrUndefined(Either.getRight(prepared))
+    const asked = Option.getOrUndefined(Either.getRight(yield* RowLoop.prepare(job, row, RunRecord.isText(book))))
     const texts = calls.flatMap(({ answer }) => Option.toArray(Either.getRight(decodeAnswer(answer ?? ""))))
     const last = texts.filter(({ finish, refusal }) => finish === "stop" && refusal === undefined).at(-1)
-    if (outcome === undefined || asked === undefined || last === undefined) return false
+    if (outcome === undefined || asked === undefined || last === undefined) return undefined
     const value = job.agent.read(last.text)
-    if (Either.isLeft(value) || RowLoop.isAbout(job, row.id)?.(value.right) !== undefined) return false
+    if (Either.isLeft(value) || RowLoop.isAbout(job, row.id)?.(value.right) !== undefined) return undefined
     const result: AgentResult<A> = deepFreeze({
       output: last.text,
       parsed: value.right,
@@ -85,14 +115,9 @@ const readAgain = <Row, A, I>(
       promptVersion: job.agent.promptVersion
     })
     const [end, json] = RowLoop.encoder(job.agent.output)(Either.right(result))
-    if (Either.isLeft(end)) return false
-    const { key, made } = asked
-    const epoch = row.epoch + 1
-    const place = { runId: fence.runId, seq: row.seq, epoch, key, made, fallback: outcome.fallback }
-    journal.append({ _tag: "Reopen", fence, rows: [outcome] })
-    journal.append({ _tag: "Outcome", fence, outcome: { ...place, kind: "done", category: "", value: json }, facts })
-    if (!outcome.fallback) feed.add(key, json, true)
-    return true
+    if (Either.isLeft(end)) return undefined
+    const { epoch, fallback, kind, seq } = outcome
+    return { seq, epoch, kind, fallback, json, key: asked.key, made: asked.made }
   })
 
 /** A pass over the row that took no call. */

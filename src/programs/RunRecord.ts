@@ -3,7 +3,7 @@
  *
  * @since 0.1.0
  */
-import { Clock, Effect, Schema, type Scope } from "effect"
+import { Effect, Schema, type Scope } from "effect"
 import { type Book, type Fence, type Limits, withLimits } from "../services/Book.ts"
 import { RunRefused, type StorageError } from "../services/Errors.ts"
 import type { JournalShape } from "../services/Journal.ts"
@@ -44,18 +44,17 @@ export const open = (
 ): Effect.Effect<Opened, RunRefused | StorageError, Scope.Scope> =>
   Effect.gen(function* () {
     const { runId } = fresh
-    let missing = Usd.zero
     const ready = Effect.gen(function* () {
       const found = yield* journal.reads.book(runId)
       if (found !== undefined && found.job !== fresh.job) return yield* wrongJob(found, fresh.job)
       if (found === undefined && limits.cap === undefined) return yield* noCap
-      missing = yield* Soundness.verify(journal, runId, found, acceptLoss)
-      if (found === undefined)
+      const missing = yield* Soundness.verify(journal, runId, found, acceptLoss)
+      if (found === undefined) {
         yield* journal.commit({ _tag: "Create", book: bookOf(fresh, limits.cap ?? null, limits) })
+      }
+      return missing
     })
     const { fence, lost } = yield* Worker.claim(journal, runId, ready)
-    const at = yield* Clock.currentTimeMillis
-    if (missing > 0) yield* journal.commit({ _tag: "Loss", fence, amount: missing, at })
     const book = yield* journal.reads.book(runId)
     return book === undefined ? yield* gone(runId) : { book: withLimits(book, limits), fence, lost }
   })
@@ -124,6 +123,9 @@ export const sourceChange = (book: Book, source: RowSource): Effect.Effect<strin
     const before = Schema.decodeSync(SourceRecord)(book.source)
     const { location, stamp } = Schema.decodeSync(SourceRecord)(now)
     if (location === before.location && (stamp === before.stamp || before.stamp === undefined)) return undefined
+    if (location === before.location && stamp === undefined) {
+      return `${location} cannot be found from here; run ${book.runId} goes on with the rows as it listed them`
+    }
     const what =
       location === before.location
         ? `${location} changed`

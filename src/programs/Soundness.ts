@@ -7,7 +7,7 @@ import { Effect } from "effect"
 import * as Anchor from "../services/Anchor.ts"
 import type { Book } from "../services/Book.ts"
 import { StorageError } from "../services/Errors.ts"
-import type { Backend, Sums } from "../services/Journal.ts"
+import type { Audit, Backend } from "../services/Journal.ts"
 import { Usd } from "../services/Usd.ts"
 
 /**
@@ -25,7 +25,8 @@ export const verify = (
   Effect.gen(function* () {
     if (book !== undefined) {
       yield* backend.check
-      const [difference] = differences(book, yield* backend.reads.sums(runId))
+      const audit = yield* backend.reads.audit(runId)
+      const [difference] = audit === undefined ? [] : differences(audit)
       if (difference !== undefined) return yield* unequal(backend.location, difference)
     }
     const lost = yield* regression(backend, runId, book)
@@ -47,7 +48,8 @@ export const regression = (
     const anchor = yield* backend.anchor(runId)
     if (anchor === undefined) return undefined
     const workers = yield* backend.reads.workers(runId)
-    return Anchor.regression(anchor, book, Math.max(0, ...workers.map(({ worker }) => worker)))
+    const calls = yield* backend.reads.lastCall(anchor)
+    return Anchor.regression(anchor, book, { calls, worker: Math.max(0, ...workers.map(({ worker }) => worker)) })
   })
 
 /**
@@ -55,7 +57,7 @@ export const regression = (
  *
  * @since 0.1.0
  */
-export const differences = (book: Book, sums: Sums): ReadonlyArray<string> => {
+export const differences = ({ book, sums }: Audit): ReadonlyArray<string> => {
   const pairs: ReadonlyArray<readonly [what: string, said: number, found: number]> = [
     ["nano-dollars spent", book.spent, sums.spent],
     ["nano-dollars uncertain", book.uncertain, sums.uncertain],

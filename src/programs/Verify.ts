@@ -186,7 +186,7 @@ const prepare = <Row, A, I>(tested: Job<Row, A, I>, options: Options) =>
     const startAt = options.startAt ?? START
     const listed = yield* Price.Price
     const models = [tested.agent.model, ...tested.fallback.map(({ model }) => model)]
-    const prices = [...listed, ...unlisted(models, listed, startAt)]
+    const prices = [...listed, ...unlisted(models, tested.agent.tier, listed, startAt)]
     const priceOf = (model: string) => Option.getOrUndefined(Price.find(prices, model, startAt))
     const first = requestsOf(simulated, records, text)
     const again = requestsOf(simulated, records, text)
@@ -218,9 +218,16 @@ const unsteady = (id: string): string =>
   `the prompt of row ${id} is another one when it is rendered again: each resume would pay for such rows anew`
 
 /** A model without a price gets one: what is looked at is not its price. */
-const unlisted = (models: ReadonlyArray<string>, prices: ReadonlyArray<Price.PriceRow>, now: number) =>
+const unlisted = (
+  models: ReadonlyArray<string>,
+  tier: string | undefined,
+  prices: ReadonlyArray<Price.PriceRow>,
+  now: number
+) =>
   models.flatMap((model) =>
-    Option.isSome(Price.find(prices, model, now)) ? [] : [{ model, from: "0000-01-01", input: 1, output: 4 }]
+    Option.isSome(Price.find(prices, model, now))
+      ? []
+      : [{ model, from: "0000-01-01", input: 1, output: 4, ...(tier === undefined ? {} : { tiers: { [tier]: 1 } }) }]
   )
 
 interface Rendered {

@@ -8,6 +8,7 @@ import { Clock, Deferred, Effect, Schedule, type Scope } from "effect"
 import type { Fence, Verdict, WorkerRecord } from "../services/Book.ts"
 import { RunRefused, type StorageError } from "../services/Errors.ts"
 import type { JournalShape } from "../services/Journal.ts"
+import { Usd } from "../services/Usd.ts"
 
 /** How often a worker says that it lives, and looks whether it still may. */
 const BEAT_MS = 10_000
@@ -20,14 +21,14 @@ export interface Claim {
 
 /**
  * Claims a run for this process, for as long as the scope is open. The database's lock says whether another one has it; who has the lock finds all other workers
- * dead, whatever the book says of them. `ready`: what must hold once the lock is there and before anything is written.
+ * dead, whatever the book says of them. `ready`: what must hold once the lock is there and before anything is written; it gives the money that the database lost.
  *
  * @since 0.1.0
  */
 export const claim = <E = never>(
   journal: JournalShape,
   runId: string,
-  ready: Effect.Effect<void, E> = Effect.void
+  ready: Effect.Effect<Usd, E> = Effect.succeed(Usd.zero)
 ): Effect.Effect<Claim, RunRefused | StorageError | E, Scope.Scope> =>
   Effect.gen(function* () {
     const locked = yield* journal.lock(runId)
@@ -35,27 +36,28 @@ export const claim = <E = never>(
     const workers = yield* journal.reads.workers(runId)
     const live = workers.filter((worker) => worker.live)
     if (!locked) return yield* busy(runId, live.at(-1), now)
-    yield* ready
+    const lost = yield* ready
     const fence: Fence = { runId, worker: Math.max(0, ...workers.map((worker) => worker.worker)) + 1 }
     const record = { ...fence, live: true, host: hostname(), pid: process.pid, startedAt: STARTED_AT, beatAt: now }
     const dead = live.map((worker) => worker.worker)
     // Only who was given the claim gives it back: the number of one who came too late is the winner's.
-    const verdict = yield* Effect.acquireRelease(journal.commit({ _tag: "Claim", worker: record, dead }), (verdict) =>
-      verdict._tag === "Ok" ? Effect.ignore(journal.commit({ _tag: "Quit", fence })) : Effect.void
+    const verdict = yield* Effect.acquireRelease(
+      journal.commit({ _tag: "Claim", worker: record, dead, lost }),
+      (verdict) => (verdict._tag === "Ok" ? Effect.ignore(journal.commit({ _tag: "Quit", fence })) : Effect.void)
     )
     if (verdict._tag !== "Ok") return yield* takenOver(runId)
-    const lost = yield* Deferred.make<void>()
-    yield* Effect.forkScoped(Effect.ignore(beating(journal, fence, lost)))
-    return { fence, lost: Deferred.await(lost) }
+    const taken = yield* Deferred.make<void>()
+    yield* Effect.forkScoped(Effect.ignore(beating(journal, fence, taken)))
+    return { fence, lost: Deferred.await(taken) }
   })
 
 const STARTED_AT = Math.round(Date.now() - process.uptime() * 1000)
 
 /** A worker that has nothing to write learns of its end by this. */
-const beating = (journal: JournalShape, fence: Fence, lost: Deferred.Deferred<void>) => {
+const beating = (journal: JournalShape, fence: Fence, taken: Deferred.Deferred<void>) => {
   const beat = Effect.gen(function* () {
     const verdict: Verdict = yield* journal.commit({ _tag: "Beat", fence, at: yield* Clock.currentTimeMillis })
-    if (verdict._tag === "Fenced") yield* Deferred.succeed(lost, undefined)
+    if (verdict._tag === "Fenced") yield* Deferred.succeed(taken, undefined)
   })
   return Effect.repeat(Effect.delay(beat, BEAT_MS), Schedule.forever)
 }

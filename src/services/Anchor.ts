@@ -8,10 +8,11 @@ import { Schema } from "effect"
 import type { Book } from "./Book.ts"
 import { Usd } from "./Usd.ts"
 
-/** `counted` is spent + uncertain + held when it was written, in nano-dollars. @since 0.1.0 */
+/** `calls`: the highest number of a closed call of `worker`. `counted` is spent + uncertain + held when it was written, in nano-dollars. @since 0.1.0 */
 export const Anchor = Schema.Struct({
   runId: Schema.String,
   worker: Schema.Int,
+  calls: Schema.optionalWith(Schema.Int, { default: () => 0 }),
   commitSeq: Schema.Int,
   spent: Usd,
   counted: Usd
@@ -20,13 +21,14 @@ export const Anchor = Schema.Struct({
 export type Anchor = typeof Anchor.Type
 
 /**
- * The anchor of a book. `worker`: the latest one.
+ * The anchor of a book. `worker`: the latest one, `calls`: the highest number of its closed calls.
  *
  * @since 0.1.0
  */
-export const of = ({ commitSeq, held, runId, spent, uncertain }: Book, worker: number): Anchor => ({
+export const of = ({ commitSeq, held, runId, spent, uncertain }: Book, worker: number, calls: number): Anchor => ({
   runId,
   worker,
+  calls,
   commitSeq,
   spent,
   counted: Usd.nano(spent + uncertain + held)
@@ -38,14 +40,23 @@ export interface Regression {
   readonly missing: Usd
 }
 
+/** What a database has of a run's workers: the highest, and the highest number of a closed call of the anchor's. @since 0.1.0 */
+export interface Reach {
+  readonly worker: number
+  readonly calls: number
+}
+
 /**
  * What a run's book lacks of what its anchor says; `undefined`: nothing.
  *
  * @since 0.1.0
  */
-export const regression = (anchor: Anchor, book: Book | undefined, worker: number): Regression | undefined => {
+export const regression = (anchor: Anchor, book: Book | undefined, reach: Reach): Regression | undefined => {
+  // A run that was given up before it counted anything has nothing to lose.
+  if (book === undefined && anchor.commitSeq === 0 && anchor.counted === 0) return undefined
   const { commitSeq = 0, spent = Usd.zero, uncertain = Usd.zero, held = Usd.zero } = book ?? {}
-  if (worker >= anchor.worker && commitSeq >= anchor.commitSeq && spent >= anchor.spent) return undefined
+  const isWhole = reach.worker >= anchor.worker && reach.calls >= anchor.calls
+  if (isWhole && commitSeq >= anchor.commitSeq && spent >= anchor.spent) return undefined
   const rows = Math.max(0, anchor.commitSeq - commitSeq)
   const missing = Usd.nano(Math.max(0, anchor.counted - spent - uncertain - held))
   return {

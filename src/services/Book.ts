@@ -5,7 +5,7 @@
  * @since 0.1.0
  */
 import { fenced, type Group, makeGroup, ok, refused } from "./Group.ts"
-import { claim, close, correct, hold, lost } from "./Ledger.ts"
+import { claim, close, correct, hold } from "./Ledger.ts"
 import type {
   Book,
   CallId,
@@ -20,7 +20,6 @@ import type {
   Verdict,
   Writes
 } from "./Records.ts"
-import { Usd } from "./Usd.ts"
 
 export { callId } from "./Group.ts"
 export type * from "./Records.ts"
@@ -129,10 +128,13 @@ const decideFenced = (op: FencedOp, book: Book, group: Group): Verdict => {
     case "Beat":
       group.writes.beats.push({ ...op.fence, at: op.at })
       return ok
-    case "Unload":
-      group.writes.unloads.push({ runId: book.runId, discard: op.discard })
+    case "Unload": {
+      // A run that counts money stays, whatever its source: what a lost database cost stands in it.
+      const discard = op.discard && book.spent + book.uncertain + book.held === 0
+      group.writes.unloads.push({ runId: book.runId, discard })
       group.change(book, { rows: 0, filtered: 0, status: "loading" })
       return ok
+    }
     case "Quit":
       group.writes.workers.push({ ...op.fence, live: false, host: "", pid: 0, startedAt: 0, beatAt: 0 })
       return ok
@@ -148,10 +150,6 @@ const decideFenced = (op: FencedOp, book: Book, group: Group): Verdict => {
       return refresh(op.changes, book, group)
     case "Kept":
       group.change(book, { kept: op.rows })
-      return ok
-    case "Loss":
-      group.writes.calls.push(lost(op))
-      group.change(book, { uncertain: Usd.add(book.uncertain, op.amount) })
       return ok
     case "Outcome":
       return outcome(op, book, group)
@@ -217,18 +215,20 @@ const pendingAgain = (rows: ReadonlyArray<Ended>, book: Book) => {
 
 /** The manifest follows its source: as a whole, or a kill would leave half of the changes. */
 const refresh = ({ added, again, changed, removed, source }: Changes, book: Book, group: Group): Verdict => {
-  group.writes.rows.push(...added)
-  group.writes.changed.push(...changed)
-  group.writes.removed.push(...removed)
+  // One by one: a call takes some hundred thousand arguments at most.
+  for (const row of added) group.writes.rows.push(row)
+  for (const row of changed) group.writes.changed.push(row)
+  for (const row of removed) group.writes.removed.push(row)
   const rows = book.rows + added.length - removed.length
   const counts = pendingAgain(again, book)
-  const isDone = counts.done + counts.partial + counts.failed === rows
+  // "running" says that a killed process did not hand its results on to the store.
+  const isKept = book.status === "running" || counts.done + counts.partial + counts.failed === rows
   group.change(book, {
     ...counts,
     rows,
     source,
-    status: isDone ? book.status : "suspended",
-    reason: isDone ? book.reason : { kind: "operator", message: "rows were added or changed" }
+    status: isKept ? book.status : "suspended",
+    reason: isKept ? book.reason : { kind: "operator", message: "rows were added or changed" }
   })
   return ok
 }

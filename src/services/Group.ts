@@ -27,8 +27,10 @@ export interface Group {
   readonly open: (runId: string) => ReadonlyArray<HoldRecord>
   readonly close: (record: HoldRecord) => void
   readonly latestWorker: (runId: string) => number
-  /** What an uncertain call counts at; it can be taken once. */
-  readonly takeUncertain: (call: CallId) => Usd | undefined
+  /** What an uncertain call counts at. */
+  readonly uncertain: (call: CallId) => Usd | undefined
+  /** It is uncertain no more. */
+  readonly exact: (call: CallId) => void
   readonly claim: (worker: WorkerRecord, dead: ReadonlyArray<number>) => void
 }
 
@@ -80,11 +82,8 @@ export const makeGroup = (facts: Facts): Group => {
       if (!writes.holds.delete(callId(record))) writes.closed.push(record)
     },
     latestWorker: (runId) => workers.get(runId) ?? 0,
-    takeUncertain: (call) => {
-      const counted = uncertain.get(callId(call))
-      uncertain.delete(callId(call))
-      return counted
-    },
+    uncertain: (call) => uncertain.get(callId(call)),
+    exact: (call) => void uncertain.delete(callId(call)),
     claim: (worker, dead) => {
       const others = [...(live.get(worker.runId) ?? [])].filter((other) => !dead.includes(other))
       live.set(worker.runId, new Set([...others, worker.worker]))

@@ -16,6 +16,7 @@ import {
   type CorrectionRecord,
   decide,
   type Facts,
+  type Fence,
   type Needs,
   needs,
   type Op,
@@ -31,6 +32,12 @@ import { StorageError } from "./Errors.ts"
 export interface RowResult {
   readonly row: RowRecord
   readonly outcome: OutcomeRecord | undefined
+}
+
+/** @since 0.1.0 */
+export interface Audit {
+  readonly book: Book
+  readonly sums: Sums
 }
 
 /**
@@ -85,8 +92,10 @@ export interface Reads {
   ) => Effect.Effect<ReadonlyArray<CallRecord>, StorageError>
   /** The calls that still count as uncertain. */
   readonly uncertain: (runId: string) => Effect.Effect<ReadonlyArray<CallRecord>, StorageError>
-  /** What the run's records add up to; its book must say the same. */
-  readonly sums: (runId: string) => Effect.Effect<Sums, StorageError>
+  /** A run's book and what its records add up to, at one instant: they must say the same. */
+  readonly audit: (runId: string) => Effect.Effect<Audit | undefined, StorageError>
+  /** The highest number of a worker's closed calls; 0: it has none. */
+  readonly lastCall: (fence: Fence) => Effect.Effect<number, StorageError>
   /** The ids of the rows whose outcomes a snapshot covers, in order of `seq`. */
   readonly idsUpto: (runId: string, commitSeq: number) => Effect.Effect<ReadonlyArray<string>, StorageError>
   readonly checkpoints: (id: string) => Effect.Effect<ReadonlyArray<number>, StorageError>

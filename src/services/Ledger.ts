@@ -5,7 +5,7 @@
  */
 import { callId, fenced, type Group, ok, refused } from "./Group.ts"
 import { noTokens, type TokenUsage } from "./LLM.ts"
-import type { Book, CallRecord, CorrectionRecord, HoldRecord, Op, Settled, Verdict } from "./Records.ts"
+import type { Book, CallRecord, CorrectionRecord, HoldRecord, Op, Settled, Verdict, WorkerRecord } from "./Records.ts"
 import { Usd } from "./Usd.ts"
 
 /** A worker takes a run over: the dead ones are fenced and their open holds become uncertain, in the same commit. @since 0.1.0 */
@@ -21,7 +21,8 @@ export const claim = (op: Extract<Op, { _tag: "Claim" }>, group: Group): Verdict
     group.writes.calls.push(closed(record, "uncertain", record.amount, noTokens, "crash", worker.beatAt))
   }
   const moved = open.reduce((sum, record) => sum + record.amount, 0)
-  group.change(book, { held: Usd.nano(book.held - moved), uncertain: Usd.nano(book.uncertain + moved) })
+  if (op.lost > 0) group.writes.calls.push(missing(worker, op.lost))
+  group.change(book, { held: Usd.nano(book.held - moved), uncertain: Usd.nano(book.uncertain + moved + op.lost) })
   for (const other of dead) {
     group.writes.workers.push({
       runId: worker.runId,
@@ -138,9 +139,10 @@ const closed = (
  */
 export const correct = (correction: CorrectionRecord, group: Group): Verdict => {
   const book = group.book(correction.runId)
-  const counted = group.takeUncertain(correction)
+  const counted = group.uncertain(correction)
   if (book === undefined || counted === undefined) return refused("not_uncertain")
   if (correction.source === "late" && correction.cost > counted) return refused("above_hold")
+  group.exact(correction)
   group.writes.corrections.push(correction)
   group.change(book, {
     uncertain: Usd.nano(book.uncertain - counted),
@@ -150,13 +152,26 @@ export const correct = (correction: CorrectionRecord, group: Group): Verdict => 
   return ok
 }
 
-/** The money of which a damaged database has no record, as a call: number 0, as a worker numbers its own from 1. @since 0.1.0 */
-export const lost = ({ amount, at, fence }: Extract<Op, { _tag: "Loss" }>): CallRecord =>
+/** The money of which a damaged database has no record, as a call: number 0, as a worker numbers its own from 1. */
+const missing = ({ beatAt, runId, worker }: WorkerRecord, amount: Usd): CallRecord =>
   closed(
-    { n: 0, seq: -1, epoch: 0, turn: 0, attempt: 0, request: "", model: "", amount, price: "{}", at, ...fence },
+    {
+      runId,
+      worker,
+      n: 0,
+      seq: -1,
+      epoch: 0,
+      turn: 0,
+      attempt: 0,
+      request: "",
+      model: "",
+      amount,
+      price: "{}",
+      at: beatAt
+    },
     "uncertain",
     amount,
     noTokens,
     "lost",
-    at
+    beatAt
   )

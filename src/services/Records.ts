@@ -189,7 +189,13 @@ export type Op =
       readonly filtered: number
       readonly last: boolean
     }
-  | { readonly _tag: "Claim"; readonly worker: WorkerRecord; readonly dead: ReadonlyArray<number> }
+  | {
+      /** `lost`: money of which the database has no record any more; it counts as uncertain from this commit on. */
+      readonly _tag: "Claim"
+      readonly worker: WorkerRecord
+      readonly dead: ReadonlyArray<number>
+      readonly lost: Usd
+    }
   | { readonly _tag: "Beat"; readonly fence: Fence; readonly at: number }
   | { readonly _tag: "Quit"; readonly fence: Fence }
   | { readonly _tag: "Unload"; readonly fence: Fence; readonly discard: boolean }
@@ -198,8 +204,6 @@ export type Op =
   | { readonly _tag: "Reopen"; readonly fence: Fence; readonly rows: ReadonlyArray<Ended> }
   | { readonly _tag: "Refresh"; readonly fence: Fence; readonly changes: Changes }
   | { readonly _tag: "Kept"; readonly fence: Fence; readonly rows: number }
-  /** Money of which the database has no record any more counts as uncertain. */
-  | { readonly _tag: "Loss"; readonly fence: Fence; readonly amount: Usd; readonly at: number }
   /** Not fenced: it may come from a worker that was taken over. */
   | { readonly _tag: "Correct"; readonly correction: CorrectionRecord }
   | { readonly _tag: "Hold"; readonly hold: HoldRecord }

@@ -9,6 +9,7 @@ import Database from "better-sqlite3"
 import { Effect } from "effect"
 import * as Sqlite from "../../src/layers/Sqlite.ts"
 import { make } from "../../src/services/Journal.ts"
+import { Usd } from "../../src/services/Usd.ts"
 import { workerOf } from "../laws/backends.ts"
 import { type Fault, makeChecks } from "./fault.ts"
 import { ACKS, COST, type Entry, type Recording, record } from "./recording.ts"
@@ -195,7 +196,7 @@ const takeOver = (filename: string, { holds }: Promised) =>
   Effect.scoped(
     Effect.gen(function* () {
       const journal = yield* Effect.flatMap(Sqlite.open({ filename, create: false }), make)
-      const verdict = yield* journal.commit({ _tag: "Claim", worker: workerOf("run", 2), dead: [1] })
+      const verdict = yield* journal.commit({ _tag: "Claim", worker: workerOf("run", 2), dead: [1], lost: Usd.zero })
       const book = yield* journal.reads.book("run")
       const counted = book === undefined ? 0 : book.spent + book.uncertain
       return verdict._tag === "Ok" && book?.held === 0 && counted >= holds.size * COST

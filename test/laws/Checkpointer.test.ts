@@ -343,7 +343,7 @@ for (const backend of backends) {
         const fence = { runId: "run", worker: 1 }
         const ops: ReadonlyArray<Op> = [
           { _tag: "Create", book: bookOf("run", { rows: 2 }) },
-          { _tag: "Claim", worker: workerOf("run"), dead: [] },
+          { _tag: "Claim", worker: workerOf("run"), dead: [], lost: Usd.zero },
           {
             _tag: "Load",
             fence,
@@ -455,13 +455,15 @@ describe("The snapshot of a run", () => {
             (read) => decide([one], facts(read)).writes
           )
         yield* write({ _tag: "Create", book: bookAt(2) })
-        yield* write({ _tag: "Claim", worker: workerOf("run"), dead: [] })
+        yield* write({ _tag: "Claim", worker: workerOf("run"), dead: [], lost: Usd.zero })
         const fill = (from: number, to: number) =>
           Effect.gen(function* () {
             const rows = `with recursive i(n) as (select ${from} union all select n + 1 from i where n < ${to - 1})`
-            yield* sql.unsafe(`${rows} insert into manifest select 'run', n, 'id-' || n, '', n, '{}', 0 from i`)
             yield* sql.unsafe(
-              `${rows} insert into outcome select 'run', n, 0, n + 1, 'done', '', 'k' || n, 0, '{}' from i`
+              `${rows} insert into manifest (run_id, seq, id, version, line, value, epoch) select 'run', n, 'id-' || n, '', n, '{}', 0 from i`
+            )
+            yield* sql.unsafe(
+              `${rows} insert into outcome (run_id, seq, epoch, commit_seq, kind, category, key, fallback, value) select 'run', n, 0, n + 1, 'done', '', 'k' || n, 0, '{}' from i`
             )
             yield* sql.unsafe(`update run set done = ${to}, partial = 0, failed = 0, commit_seq = ${to}`)
             for (let n = 0; n < 4; n++) yield* write(op)

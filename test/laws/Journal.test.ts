@@ -40,7 +40,8 @@ const release = (record: HoldRecord, sent: boolean): Op => ({
 const claim = (runId: string, worker: number, dead: ReadonlyArray<number> = []): Op => ({
   _tag: "Claim",
   worker: workerOf(runId, worker),
-  dead
+  dead,
+  lost: Usd.zero
 })
 const rowOf = (runId: string, seq: number): RowRecord => ({
   runId,

@@ -19,12 +19,12 @@ import * as JournalMemory from "../../src/layers/JournalMemory.ts"
 import { type Dialect, makeDriver } from "../../src/layers/JournalSql.ts"
 import * as Memory from "../../src/layers/Memory.ts"
 import * as Sqlite from "../../src/layers/Sqlite.ts"
-import type { Book, HoldRecord, WorkerRecord } from "../../src/services/Book.ts"
 import * as Checkpointer from "../../src/services/Checkpointer.ts"
 import { StorageError } from "../../src/services/Errors.ts"
 import { type Driver, Journal, make } from "../../src/services/Journal.ts"
 import * as Store from "../../src/services/Store.ts"
-import { Usd } from "../../src/services/Usd.ts"
+
+export { bookOf, holdOf, workerOf } from "../support/records.ts"
 
 export type Services = Journal | Store.Store | Checkpointer.Checkpointer
 
@@ -66,73 +66,6 @@ export const over = <E>(driver: Effect.Effect<Driver, E, Scope.Scope>): Layer.La
   Layer.merge(Store.layer, Checkpointer.layer).pipe(
     Layer.provideMerge(Layer.scoped(Journal, Effect.flatMap(driver, make)))
   )
-
-/** A book with a cap in nano-dollars. */
-export const bookOf = (runId: string, parts: Partial<Book> = {}): Book => ({
-  runId,
-  job: "job",
-  scope: "scope",
-  status: "running",
-  reason: null,
-  settings: "{}",
-  source: "{}",
-  createdAt: 1,
-  cap: Usd.nano(1_000),
-  maxCalls: null,
-  maxConcurrency: 8,
-  chunkSize: 25,
-  rows: 0,
-  filtered: 0,
-  spent: Usd.zero,
-  uncertain: Usd.zero,
-  held: Usd.zero,
-  calls: 0,
-  retries: 0,
-  repairs: 0,
-  replays: 0,
-  storeHits: 0,
-  memoHits: 0,
-  unasked: 0,
-  reruns: 0,
-  inputTokens: 0,
-  cachedTokens: 0,
-  cacheWriteTokens: 0,
-  outputTokens: 0,
-  reasoningTokens: 0,
-  done: 0,
-  partial: 0,
-  failed: 0,
-  kept: 0,
-  commitSeq: 0,
-  ...parts
-})
-
-export const workerOf = (runId: string, worker = 1): WorkerRecord => ({
-  runId,
-  worker,
-  live: true,
-  host: "host",
-  pid: 1,
-  startedAt: 1,
-  beatAt: 7
-})
-
-/** The n-th hold of a run, of worker 1, on a row of its own unless told otherwise. */
-export const holdOf = (runId: string, n: number, amount: number, parts: Partial<HoldRecord> = {}): HoldRecord => ({
-  runId,
-  worker: 1,
-  n,
-  seq: n,
-  epoch: 0,
-  turn: 0,
-  attempt: 0,
-  request: `request-${n}`,
-  model: "model",
-  amount: Usd.nano(amount),
-  price: "{}",
-  at: 1,
-  ...parts
-})
 
 // ---- child processes
 

@@ -92,7 +92,7 @@ const metered: MakeGate = (scheduler, send) =>
     const bookNow = Effect.orDie(Effect.flatMap(memory.reads.book("run"), Effect.fromNullable))
     const begun = bookOf("run", { cap: Usd.nano(CAP), maxConcurrency: CONCURRENCY })
     yield* Effect.orDie(journal.commit({ _tag: "Create", book: begun }))
-    yield* Effect.orDie(journal.commit({ _tag: "Claim", worker: workerOf("run", 1), dead: [] }))
+    yield* Effect.orDie(journal.commit({ _tag: "Claim", worker: workerOf("run", 1), dead: [], lost: Usd.zero }))
     const clock = yield* Effect.clock
     const meter = Meter.make({ journal, book: yield* bookNow, clock, fence: { runId: "run", worker: 1 } })
     const counted = () => meter.state().spent + meter.state().uncertain + meter.state().held

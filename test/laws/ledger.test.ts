@@ -78,7 +78,10 @@ class Model {
         this.uncertain += this.held
         this.lost.push(...this.open.splice(0))
         this.worker++
-        return [{ _tag: "Claim", worker: workerOf(this.runId, this.worker), dead: [this.worker - 1] }, ok]
+        return [
+          { _tag: "Claim", worker: workerOf(this.runId, this.worker), dead: [this.worker - 1], lost: Usd.zero },
+          ok
+        ]
       case "late":
         return this.late(command)
       default:
@@ -152,7 +155,7 @@ const together = (journal: JournalShape, ops: ReadonlyArray<Op>) =>
 const begin = (journal: JournalShape, runId: string, cap: number) =>
   together(journal, [
     { _tag: "Create", book: bookOf(runId, { cap: Usd.nano(cap) }) },
-    { _tag: "Claim", worker: workerOf(runId, 1), dead: [] },
+    { _tag: "Claim", worker: workerOf(runId, 1), dead: [], lost: Usd.zero },
     {
       _tag: "Load",
       fence: { runId, worker: 1 },

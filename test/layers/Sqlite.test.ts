@@ -13,6 +13,7 @@ import { decide, needs, type Op } from "../../src/services/Book.ts"
 import { Checkpointer } from "../../src/services/Checkpointer.ts"
 import { StorageError } from "../../src/services/Errors.ts"
 import type { Driver } from "../../src/services/Journal.ts"
+import { Usd } from "../../src/services/Usd.ts"
 import { atTheGo, bookOf, start, tempDir, tempFile, url, workerOf } from "../laws/backends.ts"
 
 /** A second connection to the file, as another program has. */
@@ -353,7 +354,7 @@ describe("A failed COMMIT on SQLite", () => {
         "create trigger poison before insert on store when new.key = 'poison' begin select raise(fail, 'poisoned'); end"
       )
       const create: Op = { _tag: "Create", book: bookOf("run") }
-      const claim: Op = { _tag: "Claim", worker: workerOf("run"), dead: [] }
+      const claim: Op = { _tag: "Claim", worker: workerOf("run"), dead: [], lost: Usd.zero }
       const error = yield* Effect.flip(write(driver, create, claim, put("poison")))
       assert.include(error.message, "poisoned")
       assert.isUndefined(yield* driver.reads.book("run"))

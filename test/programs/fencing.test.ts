@@ -29,7 +29,7 @@ const callsOf = (database: Database) => read(database, ({ reads }) => reads.call
 const takeOver = (database: Database) =>
   read(database, (journal) => {
     const worker = { runId: "r1", worker: 2, live: true, host: "other", pid: 1, startedAt: 0, beatAt: 0 }
-    return journal.commit({ _tag: "Claim", worker, dead: [1] })
+    return journal.commit({ _tag: "Claim", worker, dead: [1], lost: Usd.zero })
   })
 
 /** A session whose first two calls wait for the gate, and the instant when both are under way. */

@@ -19,6 +19,7 @@ import * as Sqlite from "../../src/layers/Sqlite.ts"
 import * as RunRecord from "../../src/programs/RunRecord.ts"
 import * as Worker from "../../src/programs/Worker.ts"
 import type { Op } from "../../src/services/Book.ts"
+import { Usd } from "../../src/services/Usd.ts"
 import { type CountingLlm, countingLlm, promptOf } from "../support/countingLlm.ts"
 import { backends, type Database, nth, processOn, tempDir } from "../support/mortalProcess.ts"
 
@@ -212,7 +213,7 @@ for (const [backend, open] of Object.entries(backends)) {
           const claim = Effect.gen(function* () {
             const journal = yield* Effect.flatMap(database, Journal.make)
             assert.isTrue(yield* journal.lock("r1"))
-            yield* journal.commit({ _tag: "Claim", worker, dead: [] })
+            yield* journal.commit({ _tag: "Claim", worker, dead: [], lost: Usd.zero })
           })
           yield* Scope.extend(claim, life)
 

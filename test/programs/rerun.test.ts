@@ -171,7 +171,7 @@ for (const [backend, open] of Object.entries(backends)) {
   })
 
   describe(`reading paid answers again (${backend})`, () => {
-    const wide = { output: Schema.Struct({ summary: Schema.String }), promptVersion: "v2" }
+    const wide = { output: Schema.Struct({ summary: Schema.String }) }
     const narrow = { output: Schema.Struct({ summary: Schema.String.pipe(Schema.maxLength(3)) }) }
 
     it.scopedLive("a schema that takes more reads partial rows from the book, without a call; the rest stays", () =>
@@ -187,6 +187,30 @@ for (const [backend, open] of Object.entries(backends)) {
         // What was read is the store's too: the same job in another run asks nothing but the row that failed.
         const next = yield* session(database, () => good(), wide, { runId: "r2" })
         assert.deepStrictEqual([next.asked, next.result.storeHits], [["row 5"], 5])
+      })
+    )
+
+    it.scopedLive("an answer to another question is no answer to this one: a changed prompt or model asks anew", () =>
+      Effect.gen(function* () {
+        const database = yield* open
+        yield* session(database, () => good())
+        for (const shape of [{ prompt: (row: Row) => `${row.text}?` }, { maxOutputTokens: 60 }]) {
+          const { result } = yield* session(database, () => good(), shape, { reread: true, onDrift: "keep" })
+          assertIncludes(result, { kept: 6, reruns: 0, replays: 0 })
+        }
+        const named = yield* session(database, () => good(), {}, { reread: true, retry: { rows: ["1"] } })
+        assert.deepStrictEqual(named.asked, ["row 1"])
+      })
+    )
+
+    it.scopedLive("a resume that is refused for drift has read nothing again", () =>
+      Effect.gen(function* () {
+        const database = yield* open
+        yield* session(database, ({ row }) => (idOf(row) === 5 ? unreadable() : good()), narrow)
+        const before = yield* within(database, Enrichment.status("r1"))
+        const both = { ...wide, prompt: (row: Row) => (row.id === 0 ? "other" : row.text) }
+        yield* refused(session(database, () => good(), both, { reread: true, retry: "none" }))
+        assert.deepStrictEqual(yield* within(database, Enrichment.status("r1")), before)
       })
     )
 

@@ -723,8 +723,8 @@ export const bugs: ReadonlyArray<Bug> = [
     id: "R5",
     bug: "an uncertain call is corrected twice",
     file: "src/services/Group.ts",
-    find: "      uncertain.delete(callId(call))\n",
-    replace: "",
+    find: "exact: (call) => void uncertain.delete(callId(call)),",
+    replace: "exact: () => {},",
     test: "test/programs/fencing.test.ts",
     title: "what is learned of a call twice"
   },
@@ -732,8 +732,8 @@ export const bugs: ReadonlyArray<Bug> = [
     id: "R6",
     bug: "a database that lost commits is taken for the truth",
     file: "src/services/Anchor.ts",
-    find: "worker >= anchor.worker && commitSeq >= anchor.commitSeq && spent >= anchor.spent",
-    replace: "worker >= 0",
+    find: "if (isWhole && commitSeq >= anchor.commitSeq && spent >= anchor.spent) return undefined",
+    replace: "return undefined",
     test: "test/faults/damage.test.ts",
     title: "-wal cut to 60 %"
   },
@@ -777,8 +777,8 @@ export const bugs: ReadonlyArray<Bug> = [
     id: "R11",
     bug: "a refresh runs every touched row again",
     file: "src/programs/Refresh.ts",
-    find: "asked.right.key === outcome.key) return untouched",
-    replace: 'asked.right.key === "") return untouched',
+    find: "was.right.key === asked.right.key) return untouched",
+    replace: 'was.right.key === "") return untouched',
     test: "test/programs/rerun.test.ts",
     title: "applied: a resume asks the new and the changed rows"
   },
