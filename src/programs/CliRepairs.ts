@@ -49,7 +49,7 @@ export const refreshCommand = Command.make(
 ).pipe(Command.withDescription("What changed in a run's source since its rows were listed"))
 
 const differenceText = (difference: Refresh.Difference, runId: string, db: string, applied: boolean): string => {
-  const { added, changed, kept, moved, removed, same, updated } = difference
+  const { added, changed, kept, moved, removed, same, unended, updated } = difference
   const line = (ids: ReadonlyArray<string>, what: string) =>
     ids.length === 0
       ? []
@@ -60,6 +60,7 @@ const differenceText = (difference: Refresh.Difference, runId: string, db: strin
     ...line(updated, "changed, without effect on what is asked, or still pending"),
     ...line(removed, "gone and never asked, to be dropped"),
     ...line(kept, "gone, with a result that stays"),
+    ...line(unended, "gone, but asked before and not ended: still to be asked"),
     ...(moved === 0 ? [] : [`${count(moved)} in another order; the run keeps its own`]),
     `${count(same)} as they were`
   ]

@@ -15,8 +15,8 @@ import * as RunRecord from "./RunRecord.ts"
 
 /**
  * What changed in the source, as ids in its order. `changed`: rows that ended and would be asked differently now; `updated`: rows whose new content asks the same, or that are still
- * pending. `removed`: rows that are gone and were never asked; `kept`: rows that are gone and have a result, which stays. `moved`: rows that stand in another order; the
- * run keeps its own.
+ * pending. `removed`: rows that are gone and were never asked; `kept`: rows that are gone and have a result, which stays; `unended`: rows that are gone, were asked before and
+ * have not ended, which are asked all the same. `moved`: rows that stand in another order; the run keeps its own.
  *
  * @since 0.1.0
  */
@@ -26,6 +26,7 @@ export interface Difference {
   readonly updated: ReadonlyArray<string>
   readonly removed: ReadonlyArray<string>
   readonly kept: ReadonlyArray<string>
+  readonly unended: ReadonlyArray<string>
   readonly moved: number
   readonly same: number
 }
@@ -107,6 +108,7 @@ const compare = <Row, A, I>(journal: JournalShape, job: Job<Row, A, I>, book: Bo
     const removedIds = new Set(removed.map(({ id }) => id))
     const again = touched.flatMap(({ again }) => again)
     const rerun = new Set(again.map(({ seq }) => seq))
+    const hasEnded = ({ outcome, row }: RowResult) => outcome !== undefined && outcome.epoch === row.epoch
     const idsOf = (rows: ReadonlyArray<RowRecord>) => rows.map(({ id }) => id)
     const rows = touched.map(({ row }) => row)
     const compared: Compared = {
@@ -116,7 +118,8 @@ const compare = <Row, A, I>(journal: JournalShape, job: Job<Row, A, I>, book: Bo
         changed: idsOf(rows.filter(({ seq }) => rerun.has(seq))),
         updated: idsOf(rows.filter(({ seq }) => !rerun.has(seq))),
         removed: idsOf(removed),
-        kept: idsOf(gone.map(({ row }) => row)).filter((id) => !removedIds.has(id)),
+        kept: idsOf(gone.filter(hasEnded).map(({ row }) => row)),
+        unended: idsOf(gone.filter((one) => !hasEnded(one)).map(({ row }) => row)).filter((id) => !removedIds.has(id)),
         moved,
         same: source.length - added.length - touched.length
       }

@@ -71,7 +71,8 @@ const survey = <Row, A, I>(live: Live<Row, A, I>, feed: RowLoop.StoreFeed): Effe
     const { retry = "transient" } = options
     const found: Survey = { again: new Map(), readable: new Map(), drifted: new Map(), open: new Map() }
     const named = new Set(typeof retry === "string" ? [] : retry.rows)
-    const missing = new Set(named)
+    // While the rows are being listed none has ended, and none can be missed.
+    const missing = new Set(book.status === "loading" ? [] : named)
     const text = RunRecord.isText(book)
     yield* Stream.runForEach(outcomePages(live), (page) =>
       Effect.gen(function* () {

@@ -45,41 +45,34 @@ const tried = (dir: string, { calls, heap, result, row, rows }: Trial) =>
     return { code, signal, out, errors }
   })
 
+const limit = { timeout: 300_000 }
+
 describe("memory", () => {
+  const listed = { heap: 112, rows: 10_000, row: 15_000, calls: 1_000, result: 10 }
   it.scopedLive(
-    "B87 queue-all: 10,000 rows of 15 KB, 150 MB in all, are listed and 1,000 of them run in a heap of 112 MB",
+    `B87 queue-all: ${listed.rows} rows of 15 KB, 150 MB in all, are listed and ${listed.calls} of them run in a heap of ${listed.heap} MB`,
     () =>
       Effect.gen(function* () {
-        const dir = yield* tempDir
-        const { code, errors, out } = yield* tried(dir, {
-          heap: 64,
-          rows: 40_000,
-          row: 2_000,
-          calls: 2_000,
-          result: 10
-        })
+        const { code, errors, out } = yield* tried(yield* tempDir, listed)
         assert.strictEqual(code, 0, errors)
-        const said = yield* Schema.decode(Said)(out)
-        assertIncludes(said, { rows: 10_000, done: 1_000, pending: 9_000, calls: 1_000, again: 0 })
-      })
+        const { calls, rows } = listed
+        assertIncludes(yield* Schema.decode(Said)(out), { rows, done: calls, pending: rows - calls, calls, again: 0 })
+      }),
+    limit
   )
 
+  const exported = { heap: 160, rows: 4_500, row: 10, calls: 4_500, result: 40_000 }
   it.scopedLive(
-    "B88 invalid-string-length: 120 MB of results are made and exported in a heap of 112 MB, again and again, for nothing",
+    `B88 invalid-string-length: 180 MB of results are made and exported in a heap of ${exported.heap} MB, again and again, for nothing`,
     () =>
       Effect.gen(function* () {
         const dir = yield* tempDir
-        const { code, errors, out } = yield* tried(dir, {
-          heap: 72,
-          rows: 4_000,
-          row: 10,
-          calls: 4_000,
-          result: 20_000
-        })
+        const { code, errors, out } = yield* tried(dir, exported)
         assert.strictEqual(code, 0, errors)
         const said = yield* Schema.decode(Said)(out)
-        assertIncludes(said, { rows: 3_000, done: 3_000, pending: 0, calls: 3_000, again: 0 })
-        for (const size of said.sizes) assert.isAbove(size, 3_000 * 40_000)
+        const { calls, result, rows } = exported
+        assertIncludes(said, { rows, done: calls, pending: 0, calls, again: 0 })
+        for (const size of said.sizes) assert.isAbove(size, rows * result)
         assert.strictEqual(said.sizes[1], said.sizes[2])
         assert.deepStrictEqual(
           readdirSync(dir)
@@ -87,6 +80,7 @@ describe("memory", () => {
             .sort(),
           ["out.csv", "out.jsonl"]
         )
-      })
+      }),
+    limit
   )
 })

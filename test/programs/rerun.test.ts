@@ -253,6 +253,7 @@ for (const [backend, open] of Object.entries(backends)) {
           updated: ["2", "5"],
           removed: ["4"],
           kept: ["1"],
+          unended: [],
           moved: 1,
           same: 1
         })
