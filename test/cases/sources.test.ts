@@ -135,8 +135,8 @@ describe("a source that changes", () => {
 
       const found = yield* Refresh.refresh(job, { runId, apply: true })
       assertIncludes(found, {
-        kept: ["V-2"],
-        unended: ["V-9"],
+        kept: ["V-2", "V-9"],
+        unended: [],
         changed: ["V-3", "V-8"],
         added: ["V-11"],
         removed: [],
