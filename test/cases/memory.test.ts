@@ -48,9 +48,9 @@ const tried = (dir: string, { calls, heap, result, row, rows }: Trial) =>
 const limit = { timeout: 300_000 }
 
 describe("memory", () => {
-  const listed = { heap: 112, rows: 10_000, row: 15_000, calls: 1_000, result: 10 }
+  const listed = { heap: 64, rows: 40_000, row: 2_000, calls: 2_000, result: 10 }
   it.scopedLive(
-    `B87 queue-all: ${listed.rows} rows of 15 KB, 150 MB in all, are listed and ${listed.calls} of them run in a heap of ${listed.heap} MB`,
+    `B87 queue-all: ${listed.rows} rows of 2 KB, 80 MB in all, are listed and ${listed.calls} of them run in a heap of ${listed.heap} MB`,
     () =>
       Effect.gen(function* () {
         const { code, errors, out } = yield* tried(yield* tempDir, listed)
@@ -61,9 +61,9 @@ describe("memory", () => {
     limit
   )
 
-  const exported = { heap: 160, rows: 4_500, row: 10, calls: 4_500, result: 40_000 }
+  const exported = { heap: 72, rows: 4_000, row: 10, calls: 4_000, result: 20_000 }
   it.scopedLive(
-    `B88 invalid-string-length: 180 MB of results are made and exported in a heap of ${exported.heap} MB, again and again, for nothing`,
+    `B88 invalid-string-length: 80 MB of results are made and exported in a heap of ${exported.heap} MB, again and again, for nothing`,
     () =>
       Effect.gen(function* () {
         const dir = yield* tempDir
