@@ -90,9 +90,20 @@ const lock = (file: string): Effect.Effect<boolean, StorageError, Scope.Scope> =
     Effect.catchAllCause((cause) => {
       const error = Cause.squash(cause)
       const code = sqliteCode(error)
-      return code.startsWith("SQLITE_BUSY") ? Effect.succeed(false) : Effect.fail(refused(file)(error))
+      if (code.startsWith("SQLITE_BUSY")) return Effect.succeed(false)
+      return Effect.fail(
+        code === "SQLITE_CANTOPEN" || code.startsWith("SQLITE_READONLY") ? closed(file, error) : refused(file)(error)
+      )
     })
   )
+
+const closed = (file: string, cause: unknown) =>
+  new StorageError({
+    reason: "read_only",
+    path: file,
+    message: `${file} cannot be opened: check the permissions of its directory, which may be another user's`,
+    cause
+  })
 
 const sqliteCode = (error: unknown): string => {
   const cause = typeof error === "object" && error !== null && "cause" in error ? error.cause : error

@@ -1,5 +1,5 @@
 /** T7: the database and its directory may not be written, and the command runs as nobody. It says so, with the path, before anything is sent. */
-import { chmodSync, mkdirSync } from "node:fs"
+import { chmodSync, mkdirSync, rmSync } from "node:fs"
 import { dirname, join } from "node:path"
 import { Effect } from "effect"
 import { type Fault, makeChecks } from "./fault.ts"
@@ -53,6 +53,8 @@ export const readOnly: Fault = {
     check(`${sent} requests`, sent === 0)
 
     yield* modes(place.db, 0o666, 0o777)
+    // The locks and anchors of the run before are root's.
+    rmSync(`${place.db}-runs`, { recursive: true })
     const control = yield* Effect.flatMap(resume(place, more, NOBODY), endOf)
     const bought = (yield* requests) - before
     check(`control: writable, exit ${control.code}: ${control.stderr}`, control.code === 0 && bought === ROWS - 10)

@@ -66,8 +66,9 @@ const script = (dir: string, { concurrency, rows, settles, synchronous }: Work):
   Database.prototype.prepare = function (text) {
     live = this
     const other = ${JSON.stringify(synchronous ?? null)}
-    const isSetting = other !== null && text.startsWith("pragma synchronous")
-    return prepare.call(this, isSetting ? "pragma synchronous = " + other : text)
+    if (other === null || !text.startsWith("pragma synchronous")) return prepare.call(this, text)
+    // The control: another setting, and the layer, which would refuse it, is told that it is FULL.
+    return prepare.call(this, text.includes("=") ? "pragma synchronous = " + other : "select 2 as synchronous")
   }
   const acks = openSync(${JSON.stringify(join(dir, ACKS))}, "a")
   const ack = (text) => Effect.sync(() => writeSync(acks, text + "\\n"))
@@ -79,7 +80,7 @@ const script = (dir: string, { concurrency, rows, settles, synchronous }: Work):
     yield* Effect.sleep(n % 4)
     const answer = JSON.stringify({ n, text: "an answer ".repeat(100) })
     const close = { usage: noTokens, cost: ${COST}, answer, finish: "stop", requestId: null, reason: "", at: n }
-    const outcome = { runId: "run", seq: n, epoch: 0, kind: "done", category: "", key: "k" + n, fallback: false, value: answer }
+    const outcome = { runId: "run", seq: n, epoch: 0, kind: "done", category: "", key: "k" + n, fallback: false, made: "", value: answer }
     const facts = { storeHit: false, memoHits: 0, replays: 0, freeRepairs: 0, unasked: false, fallback: false }
     journal.append({ _tag: "Settle", hold, close })
     journal.append({ _tag: "Outcome", fence: { runId: "run", worker: 1 }, outcome, facts })
@@ -91,7 +92,7 @@ const script = (dir: string, { concurrency, rows, settles, synchronous }: Work):
   const work = Effect.gen(function* () {
     const journal = yield* Effect.flatMap(open({ filename: ${JSON.stringify(join(dir, "book.db"))} }), make)
     yield* journal.commit({ _tag: "Create", book: ${JSON.stringify(bookOf("run", { cap: null, rows, status: "running" }))} })
-    yield* journal.commit({ _tag: "Claim", worker: ${JSON.stringify(workerOf("run"))}, dead: [] })
+    yield* journal.commit({ _tag: "Claim", worker: ${JSON.stringify(workerOf("run"))}, dead: [], lost: 0 })
     yield* ack("run")
     console.log(live.pragma("synchronous", { simple: true }))
     const rows = Array.from({ length: ${rows} }, (_, i) => i + 1)
