@@ -121,11 +121,4 @@ const readAgain = <Row, A, I>(
   })
 
 /** A pass over the row that took no call. */
-const facts: OutcomeFacts = {
-  storeHit: false,
-  memoHits: 0,
-  replays: 1,
-  freeRepairs: 0,
-  unasked: false,
-  fallback: false
-}
+const facts: OutcomeFacts = { ...RowLoop.noFacts, replays: 1 }

@@ -200,7 +200,8 @@ const worker = <Row, A, I>(options: LoopOptions<Row, A, I>) => {
 type Made = Pick<Asked, "key" | "made">
 const neverMade: Made = { key: "", made: "" }
 
-const noFacts: OutcomeFacts = {
+/** A row that took nothing but its own calls. @since 0.1.0 */
+export const noFacts: OutcomeFacts = {
   storeHit: false,
   memoHits: 0,
   replays: 0,

@@ -4,7 +4,7 @@
  *
  * @since 0.1.0
  */
-import { fenced, type Group, makeGroup, ok, refused } from "./Group.ts"
+import { fenced, type Group, gone, makeGroup, ok, refused } from "./Group.ts"
 import { claim, close, correct, hold } from "./Ledger.ts"
 import type {
   Book,
@@ -136,7 +136,7 @@ const decideFenced = (op: FencedOp, book: Book, group: Group): Verdict => {
       return ok
     }
     case "Quit":
-      group.writes.workers.push({ ...op.fence, live: false, host: "", pid: 0, startedAt: 0, beatAt: 0 })
+      group.writes.workers.push(gone(op.fence))
       return ok
     case "Limits":
       group.change(book, withLimits(book, op.limits))

@@ -16,6 +16,17 @@ export const refused = (reason: Extract<Verdict, { _tag: "Refused" }>["reason"])
   reason
 })
 
+/** A worker that lives no more; the rest of its record stays. @since 0.1.0 */
+export const gone = ({ runId, worker }: Fence): WorkerRecord => ({
+  runId,
+  worker,
+  live: false,
+  host: "",
+  pid: 0,
+  startedAt: 0,
+  beatAt: 0
+})
+
 /** The state of one group of operations: what was read, changed as they are decided. @since 0.1.0 */
 export interface Group {
   readonly writes: Writes

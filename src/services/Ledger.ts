@@ -3,7 +3,7 @@
  *
  * @since 0.1.0
  */
-import { callId, fenced, type Group, ok, refused } from "./Group.ts"
+import { callId, fenced, type Group, gone, ok, refused } from "./Group.ts"
 import { noTokens, type TokenUsage } from "./LLM.ts"
 import type { Book, CallRecord, CorrectionRecord, HoldRecord, Op, Settled, Verdict, WorkerRecord } from "./Records.ts"
 import { Usd } from "./Usd.ts"
@@ -23,17 +23,7 @@ export const claim = (op: Extract<Op, { _tag: "Claim" }>, group: Group): Verdict
   const moved = open.reduce((sum, record) => sum + record.amount, 0)
   if (op.lost > 0) group.writes.calls.push(missing(worker, op.lost))
   group.change(book, { held: Usd.nano(book.held - moved), uncertain: Usd.nano(book.uncertain + moved + op.lost) })
-  for (const other of dead) {
-    group.writes.workers.push({
-      runId: worker.runId,
-      worker: other,
-      live: false,
-      host: "",
-      pid: 0,
-      startedAt: 0,
-      beatAt: 0
-    })
-  }
+  for (const other of dead) group.writes.workers.push(gone({ runId: worker.runId, worker: other }))
   group.writes.workers.push(worker)
   group.claim(worker, dead)
   return ok
