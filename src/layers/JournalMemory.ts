@@ -13,8 +13,10 @@ import {
   type Facts,
   type HoldRecord,
   type Needs,
+  type OrderRecord,
   type OutcomeRecord,
   type RowRecord,
+  rowId,
   type WorkerRecord,
   type Writes
 } from "../services/Book.ts"
@@ -27,6 +29,7 @@ interface Tables {
   readonly holds: Map<string, HoldRecord>
   readonly calls: Map<string, Array<CallRecord>>
   readonly corrections: Map<string, CorrectionRecord>
+  readonly orders: Map<string, Array<OrderRecord>>
   /** By run, then by `seq`; each row's outcomes in order of epoch. */
   readonly outcomes: Map<string, Map<number, ReadonlyArray<OutcomeRecord>>>
   readonly checkpoints: Map<string, Map<number, CheckpointRecord>>
@@ -49,6 +52,7 @@ export const makeDriver = (): Driver => {
     holds: new Map(),
     calls: new Map(),
     corrections: new Map(),
+    orders: new Map(),
     outcomes: new Map(),
     checkpoints: new Map(),
     latest: new Map(),
@@ -107,6 +111,7 @@ const factsOf = (tables: Tables, needs: Needs): Facts => ({
   versions: new Map([...needs.checkpoints].map((id) => [id, tables.latest.get(id) ?? 0])),
   holds: new Map([...needs.claims].map((id) => [id, [...tables.holds.values()].filter((hold) => hold.runId === id)])),
   workers: new Map([...needs.claims].map((id) => [id, Math.max(0, ...inner(tables.workers, id).keys())])),
+  epochs: new Map(needs.rows.flatMap((id) => entry(rowId(id), list(tables.rows, id.runId)[id.seq]?.epoch))),
   uncertain: new Map(
     needs.uncertain.flatMap((id) => {
       const call = list(tables.calls, id.runId).find((call) => callId(call) === callId(id))
@@ -139,6 +144,7 @@ const apply = (tables: Tables, writes: Writes): void => {
     const row = rows[seq]
     if (row !== undefined) rows[seq] = { ...row, epoch }
   }
+  for (const order of writes.orders) list(tables.orders, order.runId).push(order)
   for (const [id, hold] of writes.holds) tables.holds.set(id, hold)
   for (const hold of writes.closed) tables.holds.delete(callId(hold))
   for (const call of writes.calls) list(tables.calls, call.runId).push(call)
@@ -209,6 +215,7 @@ const reads = (tables: Tables): Reads => {
         }
         return page
       }),
+    orders: (runId, after) => Effect.sync(() => list(tables.orders, runId).filter(({ n }) => n > after)),
     openCalls: (runId) =>
       Effect.sync(() => {
         const rows = list(tables.rows, runId)

@@ -3,12 +3,11 @@
  *
  * @since 0.1.0
  */
-import * as Migrator from "@effect/sql/Migrator"
 import * as SqlClient from "@effect/sql/SqlClient"
 import type { Connection } from "@effect/sql/SqlConnection"
 import type { SqlError } from "@effect/sql/SqlError"
 import { Array, Effect, Exit } from "effect"
-import { type Book, callId, type Facts, type HoldRecord, type Needs, type Writes } from "../services/Book.ts"
+import { type Book, callId, type Facts, type HoldRecord, type Needs, rowId, type Writes } from "../services/Book.ts"
 import { StorageError } from "../services/Errors.ts"
 import { corrected, type Driver, type Reads, type RowResult } from "../services/Journal.ts"
 import { Usd } from "../services/Usd.ts"
@@ -21,24 +20,25 @@ import {
   correctionColumns,
   holdColumns,
   num,
+  orderColumns,
   outcomeColumns,
-  proof,
   type Row,
   rowColumns,
   storeColumns,
   str,
-  tables,
   toBook,
   toCall,
   toCheckpoint,
   toCorrection,
   toEntry,
   toHold,
+  toOrder,
   toOutcome,
   toRow,
   toWorker,
   workerColumns
 } from "./SqlTables.ts"
+import { migrate } from "./SqlVersions.ts"
 
 /**
  * What a database does in its own way: how a serialised transaction begins, and what its errors mean.
@@ -89,76 +89,6 @@ export const makeDriver = (dialect: Dialect): Effect.Effect<SqlDriver, StorageEr
     return { durable: true, location: dialect.location, reads: reads(connected, dialect), transact }
   })
 
-/** The tables' versions, oldest first; a database of a version above them was made by a newer Longhaul. */
-const versions = [tables, proof] as const
-
-const migrate = (dialect: Dialect): Effect.Effect<void, StorageError, SqlClient.SqlClient> =>
-  Effect.gen(function* () {
-    const sql = yield* SqlClient.SqlClient
-    const clustered = sql.onDialectOrElse({ sqlite: () => "without rowid", orElse: () => "" })
-    const present = yield* latest(sql)
-    if (present === 0 && !dialect.create) return yield* notOurs(dialect)
-    if (present > versions.length) return yield* newer(dialect, present)
-    if (present === versions.length) return
-    const loader = Migrator.fromRecord(
-      Object.fromEntries(
-        versions.map((version, i) => [
-          `${String(i + 1).padStart(4, "0")}_v${i + 1}`,
-          Effect.forEach(version(clustered), (statement) => sql.unsafe(statement), { discard: true })
-        ])
-      )
-    )
-    yield* Migrator.make({})({ loader, table: "longhaul_migrations" })
-    // The migrator takes any failure to insert its own row for "another process migrates": look whether that one is done.
-    if ((yield* latest(sql)) < versions.length) return yield* migrating(dialect)
-  }).pipe(
-    Effect.catchAllDefect((defect) => Effect.fail(defect)),
-    Effect.mapError((error) =>
-      error instanceof StorageError
-        ? error
-        : isSqlError(error)
-          ? dialect.toStorageError(error)
-          : new StorageError({
-              reason: "schema",
-              message: `the tables could not be created in ${dialect.location}`,
-              path: dialect.location,
-              cause: error
-            })
-    )
-  )
-
-/** The version of the tables; 0: there are none. */
-const latest = (sql: SqlClient.SqlClient) =>
-  Effect.gen(function* () {
-    const found = yield* sql.onDialectOrElse({
-      sqlite: () => sql`select name from sqlite_master where type = 'table' and name = 'longhaul_migrations'`,
-      orElse: () => sql`select table_name from information_schema.tables where table_name = 'longhaul_migrations'`
-    })
-    if (found.length === 0) return 0
-    const [row] = yield* sql<{ id: number | null }>`select max(migration_id) as id from longhaul_migrations`
-    return Number(row?.id ?? 0)
-  })
-
-const notOurs = ({ location }: Dialect) =>
-  new StorageError({
-    reason: "schema",
-    path: location,
-    message: `${location} holds no runs: it is not a Longhaul database, or it was emptied; put its last copy back, or name another --db`
-  })
-
-const newer = ({ location }: Dialect, present: number) =>
-  new StorageError({
-    reason: "schema",
-    path: location,
-    message: `${location} was written by a newer Longhaul (tables of version ${present}, this one knows ${versions.length}): update Longhaul`
-  })
-
-const migrating = ({ location }: Dialect) =>
-  new StorageError({ reason: "busy", path: location, message: `another process creates the tables of ${location}` })
-
-const isSqlError = (error: unknown): error is SqlError =>
-  typeof error === "object" && error !== null && "_tag" in error && error._tag === "SqlError"
-
 // ---- facts and writes, inside the transaction
 
 const facts = (db: Connection, needs: Needs) =>
@@ -191,7 +121,12 @@ const facts = (db: Connection, needs: Needs) =>
       const [row] = yield* db.execute(statements.countedAt, [id.runId, id.worker, id.n], undefined)
       if (row !== undefined) uncertain.set(callId(id), Usd.nano(num(row.cost)))
     }
-    return { books, live, versions, holds, workers, uncertain }
+    const epochs = new Map<string, number>()
+    for (const id of needs.rows) {
+      const [row] = yield* db.execute(statements.epochOf, [id.runId, id.seq], undefined)
+      if (row !== undefined) epochs.set(rowId(id), num(row.epoch))
+    }
+    return { books, live, versions, holds, workers, uncertain, epochs }
   })
 
 const apply = (db: Connection, writes: Writes) =>
@@ -216,6 +151,7 @@ const apply = (db: Connection, writes: Writes) =>
     }
     for (const { runId, seq } of writes.removed) yield* db.executeRaw(statements.remove, [runId, seq])
     for (const { epoch, runId, seq } of writes.epochs) yield* db.executeRaw(statements.epoch, [epoch, runId, seq])
+    yield* insert(db, "steering", orderColumns, writes.orders)
     yield* insert(db, "hold", holdColumns, [...writes.holds.values()])
     yield* deleteHolds(db, writes.closed)
     yield* insert(db, "call", callColumns, writes.calls)
@@ -304,6 +240,7 @@ export const statements = {
   discard: "delete from run where run_id = ?",
   change: `update manifest set ${changeable.map(([name]) => `${name} = ?`).join(", ")} where run_id = ? and seq = ?`,
   remove: "delete from manifest where run_id = ? and seq = ?",
+  epochOf: "select epoch from manifest where run_id = ? and seq = ?",
   epoch: "update manifest set epoch = ? where run_id = ? and seq = ?",
   deleteHolds: "delete from hold where run_id = ? and worker = ? and n in",
   prune: "delete from checkpoint where id = ? and version <= ? and status <> 'DONE'",
@@ -321,6 +258,7 @@ export const statements = {
   calls: "select * from call where run_id = ? and (worker, n) > (?, ?) order by worker, n limit ?",
   uncertain: "select * from call where run_id = ? and state = 'uncertain' order by worker, n",
   corrections: "select * from correction where run_id = ?",
+  orders: "select * from steering where run_id = ? and n > ? order by n",
   lastCall: "select n from call where run_id = ? and worker = ? order by n desc limit 1",
   countedAt: `select c.cost from call c
     left join correction k on k.run_id = c.run_id and k.worker = c.worker and k.n = c.n
@@ -375,6 +313,7 @@ const reads = (connected: Connected, { location }: Dialect): Reads => {
         const latest = new Map(outcomes.map((outcome) => [outcome.seq, outcome]))
         return rows.map((row): RowResult => ({ row, outcome: latest.get(row.seq) }))
       }),
+    orders: (runId, after) => all(statements.orders, [runId, after], toOrder),
     openCalls: (runId) => calls(statements.openCalls, [runId]),
     calls: (runId, { n, worker }, limit) => calls(statements.calls, [runId, worker, n, limit]),
     uncertain: (runId) =>

@@ -11,57 +11,14 @@ import type {
   CheckpointRecord,
   CorrectionRecord,
   HoldRecord,
+  OrderRecord,
   OutcomeRecord,
   RowRecord,
   WorkerRecord
 } from "../services/Book.ts"
 import { StopReason } from "../services/Errors.ts"
+import { Canary, Order, Pause } from "../services/Orders.ts"
 import { Usd } from "../services/Usd.ts"
-
-const text = "text not null"
-const int = "bigint not null"
-
-/** The tables; `bigint` and `text` mean the same in SQLite and Postgres. `without rowid` is SQLite's word for a clustered key. @since 0.1.0 */
-export const tables = (clustered: string): ReadonlyArray<string> => [
-  `create table run (
-    run_id text primary key, job ${text}, scope ${text}, status ${text}, reason text, settings ${text}, source ${text},
-    created_at ${int}, cap bigint, max_calls bigint, max_concurrency ${int}, chunk_size ${int},
-    row_count ${int}, filtered ${int}, spent ${int}, uncertain ${int}, held ${int}, calls ${int}, retries ${int}, repairs ${int},
-    replays ${int}, store_hits ${int}, memo_hits ${int}, unasked ${int}, reruns ${int}, input_tokens ${int}, cached_tokens ${int},
-    cache_write_tokens ${int}, output_tokens ${int}, reasoning_tokens ${int}, done ${int}, partial ${int}, failed ${int},
-    commit_seq ${int})`,
-  `create table worker (run_id ${text}, worker ${int}, live ${int}, host ${text}, pid ${int}, started_at ${int}, beat_at ${int},
-    primary key (run_id, worker)) ${clustered}`,
-  `create table manifest (run_id ${text}, seq ${int}, id ${text}, version ${text}, line ${int}, value ${text}, epoch ${int},
-    primary key (run_id, seq)) ${clustered}`,
-  `create table hold (run_id ${text}, worker ${int}, n ${int}, seq ${int}, epoch ${int}, turn ${int}, attempt ${int}, request ${text},
-    model ${text}, amount ${int}, price ${text}, at ${int}, primary key (run_id, worker, n)) ${clustered}`,
-  `create table call (run_id ${text}, worker ${int}, n ${int}, seq ${int}, epoch ${int}, turn ${int}, attempt ${int}, request ${text},
-    model ${text}, amount ${int}, price ${text}, at ${int}, state ${text}, cost ${int}, input_tokens ${int}, cached_tokens ${int},
-    cache_write_tokens ${int}, output_tokens ${int}, reasoning_tokens ${int}, reason ${text}, answer text, finish text, request_id text,
-    closed_at ${int}, primary key (run_id, worker, n)) ${clustered}`,
-  `create table outcome (run_id ${text}, seq ${int}, epoch ${int}, commit_seq ${int}, kind ${text}, category ${text}, key ${text},
-    fallback ${int}, value ${text}, primary key (run_id, seq, epoch)) ${clustered}`,
-  `create table checkpoint (id ${text}, version ${int}, status ${text}, state ${text}, metadata ${text}, upto_commit_seq ${int}, at ${int},
-    primary key (id, version)) ${clustered}`,
-  `create table store (key text primary key, value ${text}) ${clustered}`
-]
-
-/**
- * What came with the second version: a checksum of every text that is read back (null in rows from before), what a result was made with, and what was learned of a call later.
- *
- * @since 0.1.0
- */
-export const proof = (clustered: string): ReadonlyArray<string> => [
-  `alter table run add column kept ${int} default 0`,
-  `alter table outcome add column made ${text} default ''`,
-  ...["manifest", "call", "outcome", "checkpoint", "store"].map(
-    (table) => `alter table ${table} add column crc bigint`
-  ),
-  `create table correction (run_id ${text}, worker ${int}, n ${int}, source ${text}, cost ${int}, input_tokens ${int}, cached_tokens ${int},
-    cache_write_tokens ${int}, output_tokens ${int}, reasoning_tokens ${int}, answer text, note ${text}, at ${int}, crc ${int},
-    primary key (run_id, worker, n)) ${clustered}`
-]
 
 /** What a statement binds. @since 0.1.0 */
 export type Cell = string | number | null
@@ -77,7 +34,7 @@ const sound = (row: Row, ...texts: ReadonlyArray<string>): void => {
   throw new Error(`a stored record (${texts[0]?.slice(0, 80)}) is not what was written`)
 }
 
-const json = (reason: StopReason | null) => (reason === null ? null : JSON.stringify(reason))
+const json = (value: object | null) => (value === null ? null : JSON.stringify(value))
 
 /** Columns of `run`. @since 0.1.0 */
 export const bookColumns: Columns<Book> = [
@@ -86,12 +43,17 @@ export const bookColumns: Columns<Book> = [
   ["scope", (book) => book.scope],
   ["status", (book) => book.status],
   ["reason", (book) => json(book.reason)],
+  ["paused", (book) => json(book.paused)],
+  ["canary", (book) => json(book.canary)],
+  ["orders", (book) => book.orders],
   ["settings", (book) => book.settings],
   ["source", (book) => book.source],
   ["created_at", (book) => book.createdAt],
   ["cap", (book) => book.cap],
   ["max_calls", (book) => book.maxCalls],
   ["max_concurrency", (book) => book.maxConcurrency],
+  ["requests_per_minute", (book) => book.requestsPerMinute],
+  ["tokens_per_minute", (book) => book.tokensPerMinute],
   ["chunk_size", (book) => book.chunkSize],
   ["row_count", (book) => book.rows],
   ["filtered", (book) => book.filtered],
@@ -193,6 +155,16 @@ export const correctionColumns: Columns<CorrectionRecord> = [
   ["crc", (correction) => checksum(correction.answer ?? "", correction.note)]
 ]
 
+/** Columns of `steering`. @since 0.1.0 */
+export const orderColumns: Columns<OrderRecord> = [
+  ["run_id", (record) => record.runId],
+  ["n", (record) => record.n],
+  ["by", (record) => record.by],
+  ["given", (record) => JSON.stringify(record.order)],
+  ["at", (record) => record.at],
+  ["crc", (record) => checksum(record.by, JSON.stringify(record.order))]
+]
+
 /** Columns of `outcome`. @since 0.1.0 */
 export const outcomeColumns: Columns<OutcomeRecord> = [
   ["run_id", (outcome) => outcome.runId],
@@ -243,12 +215,19 @@ const oneOf =
     if (found === undefined) throw new Error(`unexpected value ${str(cell)} in the database`)
     return found
   }
-const runStatus = oneOf("loading", "running", "suspended", "done")
+const runStatus = oneOf("loading", "running", "suspended", "done", "cancelled")
 const callState = oneOf("settled", "uncertain", "released")
 const outcomeKind = oneOf("done", "partial", "failed")
 const checkpointStatus = oneOf("RUNNING", "SUSPENDED", "DONE")
 const correctionSource = oneOf("late", "report", "lookup")
-const toReason = Schema.decodeUnknownSync(Schema.parseJson(StopReason))
+const jsonOf = <A, I>(schema: Schema.Schema<A, I>) => {
+  const decode = Schema.decodeUnknownSync(Schema.parseJson(schema))
+  return (cell: unknown): A | null => (cell === null ? null : decode(cell))
+}
+const toReason = jsonOf(StopReason)
+const toPause = jsonOf(Pause)
+const toCanary = jsonOf(Canary)
+const toGiven = Schema.decodeUnknownSync(Schema.parseJson(Order))
 
 /** A row of `run`. @since 0.1.0 */
 export const toBook = (row: Row): Book => ({
@@ -256,13 +235,18 @@ export const toBook = (row: Row): Book => ({
   job: str(row.job),
   scope: str(row.scope),
   status: runStatus(row.status),
-  reason: row.reason === null ? null : toReason(row.reason),
+  reason: toReason(row.reason),
+  paused: toPause(row.paused),
+  canary: toCanary(row.canary),
+  orders: num(row.orders),
   settings: str(row.settings),
   source: str(row.source),
   createdAt: num(row.created_at),
   cap: row.cap === null ? null : Usd.nano(num(row.cap)),
   maxCalls: numOrNull(row.max_calls),
   maxConcurrency: num(row.max_concurrency),
+  requestsPerMinute: numOrNull(row.requests_per_minute),
+  tokensPerMinute: numOrNull(row.tokens_per_minute),
   chunkSize: num(row.chunk_size),
   rows: num(row.row_count),
   filtered: num(row.filtered),
@@ -395,6 +379,12 @@ export const toCorrection = (row: Row): CorrectionRecord => {
     note: str(row.note),
     at: num(row.at)
   }
+}
+
+/** A row of `steering`. @since 0.1.0 */
+export const toOrder = (row: Row): OrderRecord => {
+  sound(row, str(row.by), str(row.given))
+  return { runId: str(row.run_id), n: num(row.n), by: str(row.by), order: toGiven(row.given), at: num(row.at) }
 }
 
 /** A row of `store`. @since 0.1.0 */

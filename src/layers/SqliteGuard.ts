@@ -63,7 +63,7 @@ const refused = (path: string) => (cause: unknown) => {
     return new StorageError({
       reason: "full",
       path,
-      message: `no space left beside ${path}: free some and resume`,
+      message: `no space left for ${path}: free some and resume`,
       cause
     })
   if (code === "EACCES" || code === "EROFS" || code === "EPERM")

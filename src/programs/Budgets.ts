@@ -58,7 +58,7 @@ export const within =
           acceptLoss: options.acceptLoss
         })
         yield* journal.commit({ _tag: "Limits", fence, limits })
-        const meter = Meter.make({ journal, book, fence, clock: yield* Effect.clock, throttle: budget.throttle })
+        const meter = Meter.make({ journal, book, fence, clock: yield* Effect.clock, adaptive: budget.adaptive })
         yield* Effect.forkScoped(Effect.zipRight(lost, Effect.sync(meter.fenced)))
         const routes = yield* Routes.make(llm, [], yield* CircuitBreaker.Breaker, meter.now)
         const invoker = Invoker.make({

@@ -9,11 +9,12 @@ import { resolve } from "node:path"
 import { Args, CliConfig, Command, Options, ValidationError } from "@effect/cli"
 import { Cause, Config, ConfigProvider, Console, Effect, Either, Option, Schema } from "effect"
 import { InputError } from "../services/Errors.ts"
-import { budgetOf, configured, driftOf, forNewRun, forResume, paceOf } from "./CliFlags.ts"
+import { budgetOf, configured, driftOf, forNewRun, forResume, wireOf } from "./CliFlags.ts"
 import { doctorCommand, reconcileCommand, refreshCommand } from "./CliRepairs.ts"
 import { checkpointsCommand, exportCommand, failuresCommand, statusCommand } from "./CliReports.ts"
 import * as CliRun from "./CliRun.ts"
 import { chosen, errorText, runIdArg, setCode, settingsOf, withDb } from "./CliShared.ts"
+import * as CliSteer from "./CliSteer.ts"
 import * as CliVerify from "./CliVerify.ts"
 import type * as Enrichment from "./Enrichment.ts"
 import * as ExitCode from "./ExitCode.ts"
@@ -58,7 +59,7 @@ const runCommand = Command.make(
       scope: Option.getOrUndefined(flags.scope),
       chunkSize: Option.getOrUndefined(flags.chunkSize),
       out: Option.getOrUndefined(Option.map(flags.out, (out) => resolve(out))),
-      ...paceOf(flags)
+      ...wireOf(flags)
     }
     return withDb(
       flags.db,
@@ -107,7 +108,7 @@ const resumeCommand = Command.make(
           llm: Option.getOrElse(flags.llm, () => kept.llm),
           model: Option.getOrElse(flags.model, () => kept.model),
           out: Option.match(flags.out, { onNone: () => kept.out, onSome: (out) => resolve(out) }),
-          ...paceOf(flags, kept)
+          ...wireOf(flags, kept)
         }
         return yield* CliRun.execute({
           settings,
@@ -151,6 +152,7 @@ const command = Command.make("longhaul").pipe(
     checkpointsCommand,
     failuresCommand,
     exportCommand,
+    ...CliSteer.commands,
     refreshCommand,
     reconcileCommand,
     doctorCommand,

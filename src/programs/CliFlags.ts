@@ -84,6 +84,17 @@ export const forNewRun = {
   timeout: configured(flags.timeout, Config.integer("timeout"))
 }
 
+/** What may be set while a run goes on. @since 0.1.0 */
+export const forSet = {
+  db,
+  noCap: always.noCap,
+  budget: Options.optional(flags.budget),
+  maxCalls: Options.optional(flags.maxCalls),
+  concurrency: Options.optional(flags.concurrency),
+  rpm: Options.optional(flags.rpm),
+  tpm: Options.optional(flags.tpm)
+}
+
 /** What a resume takes. @since 0.1.0 */
 export const forResume = {
   ...always,
@@ -99,45 +110,48 @@ export const forResume = {
   timeout: Options.optional(flags.timeout)
 }
 
-interface Given {
+interface Limited {
   readonly budget: Option.Option<number>
   readonly noCap: boolean
   readonly maxCalls: Option.Option<number>
   readonly concurrency: Option.Option<number>
   readonly rpm: Option.Option<number>
   readonly tpm: Option.Option<number>
+}
+
+interface Given {
   readonly profile: Option.Option<Profile.Name>
   readonly timeout: Option.Option<number>
   readonly fixed: boolean
 }
 
 /**
- * How fast the run may go and what its provider is, as its record keeps it; what is not given stays as the record has it.
+ * What the provider is and how it is asked, as the run's record keeps it; what is not given stays as the record has it.
  *
  * @since 0.1.0
  */
-export const paceOf = (flags: Given, kept: Pace = {}): Pace => ({
-  rpm: Option.getOrElse(flags.rpm, () => kept.rpm),
-  tpm: Option.getOrElse(flags.tpm, () => kept.tpm),
+export const wireOf = (flags: Given, kept: Wire = {}): Wire => ({
   profile: Option.getOrElse(flags.profile, () => kept.profile),
   timeout: Option.getOrElse(flags.timeout, () => kept.timeout),
   fixed: flags.fixed || kept.fixed
 })
 
 /** @since 0.1.0 */
-export type Pace = Pick<Settings, "rpm" | "tpm" | "profile" | "timeout" | "fixed">
+export type Wire = Pick<Settings, "profile" | "timeout" | "fixed">
 
 /**
  * The limits that were given.
  *
  * @since 0.1.0
  */
-export const budgetOf = (flags: Given) => ({
+export const budgetOf = (flags: Limited) => ({
   // A cap from the environment or the file gives way to a flag that says "no cap".
   maxCostUsd: flags.noCap ? undefined : Option.getOrUndefined(flags.budget),
   noCap: flags.noCap,
   maxCalls: Option.getOrUndefined(flags.maxCalls),
-  maxConcurrency: Option.getOrUndefined(flags.concurrency)
+  maxConcurrency: Option.getOrUndefined(flags.concurrency),
+  requestsPerMinute: Option.getOrUndefined(flags.rpm),
+  tokensPerMinute: Option.getOrUndefined(flags.tpm)
 })
 
 /**

@@ -8,11 +8,11 @@ import { Clock, Console, Effect, Either, Option, Schema, Stream } from "effect"
 import { Checkpointer } from "../services/Checkpointer.ts"
 import { db } from "./CliFlags.ts"
 import * as CliRun from "./CliRun.ts"
-import { chosen, oneLine, runIdArg, settingsOf, withDb } from "./CliShared.ts"
+import { chosen, runIdArg, settingsOf, withDb } from "./CliShared.ts"
 import * as Enrichment from "./Enrichment.ts"
 import * as ExitCode from "./ExitCode.ts"
 import * as JobFile from "./JobFile.ts"
-import { count, money } from "./ProgressLine.ts"
+import { count, money, oneLine } from "./ProgressLine.ts"
 import * as Report from "./Report.ts"
 
 const asOf = Options.integer("as-of").pipe(

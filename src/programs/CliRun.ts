@@ -37,8 +37,6 @@ export const Settings = Schema.Struct({
   scope: Schema.optional(Schema.String),
   chunkSize: Schema.optional(Schema.Int),
   out: Schema.optional(Schema.String),
-  rpm: Schema.optional(Schema.Int),
-  tpm: Schema.optional(Schema.Int),
   profile: Schema.optional(Schema.Literal(...Profile.names)),
   /** Seconds a call. */
   timeout: Schema.optional(Schema.Int),
@@ -82,8 +80,6 @@ export const execute = (options: CliRunOptions) =>
     return yield* Effect.provide(chosenDrift(job, options), [
       Budget.layer({
         ...options.budget,
-        requestsPerMinute: settings.rpm,
-        tokensPerMinute: settings.tpm,
         adaptive: settings.fixed !== true
       }),
       providerOf(settings, loaded.simulated)
@@ -189,6 +185,12 @@ const run = (job: Job<unknown, unknown>, options: CliRunOptions) =>
         })
         runId = handle.runId
         yield* Console.error(`run ${runId} · database ${db}`)
+        const { paused } = yield* handle.progress
+        if (paused !== null) {
+          const why = ProgressLine.oneLine(paused.message)
+          const verb = paused.by === "operator" ? "unpause" : "approve"
+          yield* Console.error(`the run is ${why}; it waits. Go on with: longhaul ${verb} ${runId} --db ${db}`)
+        }
         return yield* Effect.onInterrupt(showing(handle), () => draining(handle))
       })
     )
@@ -284,14 +286,15 @@ const summary = (result: Enrichment.RunResult<unknown>, ms: number, out: string,
   const lines = [
     result.stopReason === "complete"
       ? `done: ${count(rows)} rows${sessionOf(result.thisProcess.rows, rows, ms)}`
-      : `suspended: ${reason?.message ?? "stopped"}; ${count(pending)} of ${count(rows)} rows are pending`,
+      : `${reason?.kind === "cancelled" ? "" : "suspended: "}${reason?.message ?? "stopped"}; ${count(pending)} of ${count(rows)} rows are pending`,
     `rows: ${count(done)} done, ${count(partial)} partial, ${count(failed)} failed, ${count(pending)} pending`,
     `spent ${money(spent)}${cap === null ? "" : ` of ${money(cap)}`}${uncertain > 0 ? ` · ${money(uncertain)} uncertain` : ""} · ${count(calls)} calls`,
     ...(kept > 0 ? [`mixed: ${count(kept)} rows were done with another prompt, schema, model or parameter`] : []),
     `results: ${out}`,
     `database: ${db}, run ${runId}`
   ]
-  if (pending > 0)
+  if (reason?.kind === "cancelled") lines.push("next: nothing, the run was given up; its results stay")
+  else if (pending > 0)
     lines.push(`next: longhaul resume ${runId} --db ${db}${reason?.kind === "budget" ? " --budget <more>" : ""}`)
   else if (failed + partial > 0) lines.push(`next: longhaul failures ${runId} --db ${db}`)
   else lines.push(`next: longhaul status ${runId} --db ${db}`)

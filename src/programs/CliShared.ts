@@ -23,7 +23,7 @@ export const chosen = (runId: Option.Option<string>) =>
     onSome: Effect.succeed,
     onNone: () =>
       Effect.flatMap(Report.runs, (runs) => {
-        const open = runs.filter((run) => run.status !== "done")
+        const open = runs.filter(({ status }) => status !== "done" && status !== "cancelled")
         const [only] = open.length === 1 ? open : runs.length === 1 ? runs : []
         if (only !== undefined) return Effect.succeed(only.runId)
         const names = (open.length === 0 ? runs : open).map((run) => run.runId).join(", ")
@@ -66,6 +66,3 @@ export const setCode = (code: number) =>
   Effect.sync(() => {
     process.exitCode = code
   })
-
-/** Nothing that a model or a provider said may move the cursor or start a new line. @since 0.1.0 */
-export const oneLine = (text: string): string => text.replace(/[\p{Cc}\p{Cf}\u2028\u2029]+/gu, " ").slice(0, 300)

@@ -3,11 +3,12 @@
  *
  * @since 0.1.0
  */
-import { Effect, Either } from "effect"
+import { Effect, Either, Stream } from "effect"
 import type { Book } from "../services/Book.ts"
 import type { StorageError } from "../services/Errors.ts"
 import { type Finding, failed, fine, warning } from "../services/Finding.ts"
 import { Journal, type JournalShape } from "../services/Journal.ts"
+import * as Pages from "../services/Pages.ts"
 import * as Price from "../services/Price.ts"
 import * as Report from "./Report.ts"
 import * as Soundness from "./Soundness.ts"
@@ -45,24 +46,12 @@ const runFinding = (journal: JournalShape, { runId }: Book): Effect.Effect<Findi
       : fine(name, `${status}, ${rows} rows, the book is the sum of its records`)
   }).pipe(Effect.catchAll((error) => Effect.succeed(failed(`run ${runId}`, error.message))))
 
-/** Reads every row, result and call once, which compares each with its checksum. */
-const readAll = (journal: JournalShape, runId: string) =>
-  Effect.gen(function* () {
-    let rows = 0
-    for (let after = -1; ; ) {
-      const page = yield* journal.reads.results(runId, after, PAGE)
-      const last = page.at(-1)
-      if (last === undefined) break
-      rows += page.length
-      after = last.row.seq
-    }
-    for (let after = { worker: 0, n: 0 }; ; ) {
-      const page = yield* journal.reads.calls(runId, after, PAGE)
-      const last = page.at(-1)
-      if (last === undefined) return rows
-      after = last
-    }
-  })
+/** Reads every row, result and call once, which compares each with its checksum; gives the number of rows. */
+const readAll = ({ reads }: JournalShape, runId: string) =>
+  Effect.zipLeft(
+    Stream.runFold(Pages.results(reads, runId, { size: PAGE }), 0, (rows, page) => rows + page.length),
+    Stream.runDrain(Pages.calls(reads, runId))
+  )
 
 const PAGE = 500
 

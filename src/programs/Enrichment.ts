@@ -21,6 +21,7 @@
  * @since 0.1.0
  */
 import { Deferred, Effect, Exit, Fiber, Option, PubSub, type Scope, Stream } from "effect"
+import type { OrderRecord, Pause } from "../services/Book.ts"
 import type { Budget } from "../services/Budget.ts"
 import type { Checkpointer } from "../services/Checkpointer.ts"
 import type { CircuitOpen, InputError, RunRefused, StopReason, StorageError } from "../services/Errors.ts"
@@ -109,6 +110,8 @@ export type RunEvent<A> =
   | { readonly _tag: "ProviderLeft"; readonly message: string }
   /** The event loop stood still for this many milliseconds. */
   | { readonly _tag: "Stalled"; readonly ms: number }
+  /** An order from another process was carried out. */
+  | ({ readonly _tag: "Ordered" } & OrderRecord)
   | { readonly _tag: "Stopping"; readonly reason: StopReason }
   | { readonly _tag: "Finished"; readonly result: RunResult<A> }
 
@@ -119,7 +122,9 @@ export type RunEvent<A> =
  */
 export interface Snapshot {
   readonly runId: string
-  readonly phase: "loading" | "running" | "cooling" | "provider_down" | "stopping"
+  readonly phase: "loading" | "running" | "paused" | "cooling" | "provider_down" | "stopping"
+  /** Who keeps calls from beginning, and why. */
+  readonly paused: Pause | null
   readonly rows: number
   readonly done: number
   readonly partial: number

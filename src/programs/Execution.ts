@@ -3,13 +3,13 @@
  *
  * @since 0.1.0
  */
-import { Chunk, Clock, type Context, Effect, Either, Option, Random, Schema, type Scope, Stream } from "effect"
+import { Chunk, Clock, type Context, Effect, Option, Random, Schema, type Scope, Stream } from "effect"
 import { allowed, isCooling, type State } from "../services/Admission.ts"
 import type { Book, Fence, Limits } from "../services/Book.ts"
 import { Budget } from "../services/Budget.ts"
 import { Checkpointer } from "../services/Checkpointer.ts"
 import * as CircuitBreaker from "../services/CircuitBreaker.ts"
-import { RunRefused, type StopReason, type StorageError } from "../services/Errors.ts"
+import { RunRefused, type StopReason } from "../services/Errors.ts"
 import { Journal, type JournalShape } from "../services/Journal.ts"
 import { LLM, type LLMShape } from "../services/LLM.ts"
 import * as Meter from "../services/Meter.ts"
@@ -20,16 +20,17 @@ import * as Price from "../services/Price.ts"
 import { Store } from "../services/Store.ts"
 import * as Tokenizer from "../services/Tokenizer.ts"
 import { Usd } from "../services/Usd.ts"
-import type { Batch, RunError, RunEvent, RunOptions, RunResult, Services, Snapshot } from "./Enrichment.ts"
+import type { Batch, RunError, RunOptions, RunResult, Services, Snapshot } from "./Enrichment.ts"
 import * as Invoker from "./Invoker.ts"
 import type { Job } from "./Job.ts"
 import * as Manifest from "./Manifest.ts"
+import * as OrderWatch from "./OrderWatch.ts"
+import * as Passes from "./Passes.ts"
 import * as Reopen from "./Reopen.ts"
 import * as Report from "./Report.ts"
 import * as Routes from "./Routes.ts"
 import * as RowLoop from "./RowLoop.ts"
 import * as RunRecord from "./RunRecord.ts"
-import * as Stalls from "./Stalls.ts"
 import * as Worker from "./Worker.ts"
 import * as Workflow from "./Workflow.ts"
 
@@ -55,6 +56,7 @@ export interface Live<Row, A, I> {
   /** The book when this process claimed the run. */
   readonly book: Book
   readonly counts: Counts
+  readonly orders: OrderWatch.OrderWatch
 }
 
 /** What the progress line shows, kept in step with the loop. */
@@ -112,7 +114,7 @@ export const begin = <Row, A, I>(
       limits: wanted,
       acceptLoss: options.acceptLoss
     })
-    const meter = Meter.make({ journal, book, fence, clock, throttle: budget.throttle })
+    const meter = Meter.make({ journal, book, fence, clock, adaptive: budget.adaptive })
     budget.report(meter.state)
     yield* Effect.forkScoped(Effect.zipRight(lost, Effect.sync(meter.fenced)))
     const counts: Counts = { ...book, loading: book.status === "loading" }
@@ -131,7 +133,8 @@ export const begin = <Row, A, I>(
       clock,
       now,
       book,
-      counts
+      counts,
+      orders: OrderWatch.make({ journal, fence, meter, book })
     }
   })
 
@@ -185,14 +188,15 @@ const tierProblem = (row: Price.PriceRow, tier: string | undefined): string | un
     ? undefined
     : `the price of ${row.model} does not say what tier "${tier}" costs: add its factor to tiers`
 
-type Publish<A> = (event: RunEvent<A>) => void
-
 /**
  * The run as a workflow of two nodes, then its result.
  *
  * @since 0.1.0
  */
-export const execute = <Row, A, I>(live: Live<Row, A, I>, publish: Publish<A>): Effect.Effect<RunResult<A>, RunError> =>
+export const execute = <Row, A, I>(
+  live: Live<Row, A, I>,
+  publish: Passes.Publish<A>
+): Effect.Effect<RunResult<A>, RunError> =>
   Effect.gen(function* () {
     const graph = Workflow.make({ name: live.job.name })
       .fn("load_rows", () => loadRows(live))
@@ -201,7 +205,7 @@ export const execute = <Row, A, I>(live: Live<Row, A, I>, publish: Publish<A>): 
       attributes: { runId: live.fence.runId },
       captureStackTrace: false
     })
-    const book = yield* bookNow(live)
+    const book = yield* Passes.bookNow(live)
     const result: RunResult<A> = Object.freeze({
       ...Report.totals(book),
       stopReason: book.status === "done" ? "complete" : "suspended",
@@ -212,26 +216,17 @@ export const execute = <Row, A, I>(live: Live<Row, A, I>, publish: Publish<A>): 
       }),
       workflow: live.options.collect === true ? Option.some(ran) : Option.none()
     })
-    if (isFenced(live)) return yield* Worker.takenOver(book.runId)
+    if (Passes.isFenced(live)) return yield* Worker.takenOver(book.runId)
     publish({ _tag: "Finished", result })
     return result
   })
-
-/** Another process has the run: what it makes of it is not this one's to tell. */
-const isFenced = <Row, A, I>({ meter }: Live<Row, A, I>): boolean => meter.state().stop?.kind === "fenced"
-
-/** The run is claimed, so its record is there; a database that cannot be read stays a typed error. */
-const bookNow = <Row, A, I>(live: Live<Row, A, I>): Effect.Effect<Book, StorageError> =>
-  Effect.provideService(Report.bookOf(live.fence.runId), Journal, live.journal).pipe(
-    Effect.catchTag("RunRefused", Effect.die)
-  )
 
 /** The first node: the manifest, and with `collect` its rows. */
 const loadRows = <Row, A, I>(live: Live<Row, A, I>): Effect.Effect<ReadonlyArray<unknown>, RunError> =>
   Effect.gen(function* () {
     const { counts, fence, job, journal, options } = live
     if (live.book.status === "loading") yield* Manifest.load(journal, fence, job)
-    const book = yield* bookNow(live)
+    const book = yield* Passes.bookNow(live)
     counts.rows = book.rows
     counts.loading = false
     if (options.collect !== true) return []
@@ -246,7 +241,7 @@ const reported = <Row, A, I>(live: Live<Row, A, I>) =>
 /** The second node: all pending rows, then the last snapshot. */
 const batch = <Row, A, I>(
   live: Live<Row, A, I>,
-  publish: Publish<A>
+  publish: Passes.Publish<A>
 ): Effect.Effect<Workflow.WorkflowResult<Batch<A>>, RunError> =>
   Effect.scoped(
     Effect.gen(function* () {
@@ -254,14 +249,13 @@ const batch = <Row, A, I>(
       const reused = yield* Reopen.reopen(live, feed)
       // Only now: a run that was refused keeps its limits and settings.
       yield* live.journal.commit({ _tag: "Limits", fence: live.fence, limits: live.limits })
-      const book = yield* bookNow(live)
-      Object.assign(live.counts, { done: book.done, partial: book.partial, failed: book.failed })
-      const ended = endedOf(book)
+      const book = yield* Passes.bookNow(live)
+      const ended = Passes.endedOf(book)
       publish({ _tag: "Started", runId: book.runId, rows: book.rows, ended })
       if (book.status !== "done" || ended < book.rows) {
-        const whole = Effect.zipRight(work(live, book, reused, feed, publish), finish(live, feed))
+        const whole = Passes.run(live, { reused, feed, publish })
         const suspend = (kind: StopReason["kind"], message: string) =>
-          Effect.ignore(Effect.zipRight(Effect.sync(feed.flush), suspendAs(live, { kind, message })))
+          Effect.ignore(Effect.zipRight(Effect.sync(feed.flush), Passes.suspendAs(live, { kind, message })))
         const kept = whole.pipe(
           Effect.onInterrupt(() => suspend("operator", "interrupted; calls in flight were abandoned")),
           Effect.tapError((error) => suspend("storage", error.message))
@@ -272,120 +266,11 @@ const batch = <Row, A, I>(
     })
   )
 
-const endedOf = (book: Book): number => book.done + book.partial + book.failed
-
-const work = <Row, A, I>(
-  live: Live<Row, A, I>,
-  book: Book,
-  reused: ReadonlyMap<number, number>,
-  feed: RowLoop.StoreFeed,
-  publish: Publish<A>
-): Effect.Effect<void, StorageError, Scope.Scope> =>
-  Effect.gen(function* () {
-    const { fence, job, journal, meter, options, routes, store } = live
-    const openCalls = yield* journal.reads.openCalls(fence.runId)
-    const invoker = Invoker.make({
-      routes,
-      switch: yield* watch(live, publish),
-      meter,
-      tokenizer: live.tokenizer,
-      prices: live.prices,
-      now: live.now,
-      retry: job.retry,
-      memo: job.memo,
-      openCalls,
-      reused,
-      spans: options.spans === true
-    })
-    if (book.status === "suspended") journal.append({ _tag: "Status", fence, status: "running", reason: null })
-    const loop = RowLoop.run({
-      job,
-      journal,
-      store,
-      feed,
-      meter,
-      clock: live.clock,
-      fence,
-      text: RunRecord.isText(book),
-      // A row that backs off leaves its permit to others only if there are others.
-      width: Math.min(2 * book.maxConcurrency, Math.max(1, book.rows - endedOf(book))),
-      called: new Set(openCalls.map(({ seq }) => seq)),
-      ended: endedOf(book),
-      failFast: options.mode === "failFast",
-      spans: options.spans === true,
-      onRow: (ended) => {
-        count(live.counts, ended.outcome)
-        publish({ _tag: "Row", ...ended })
-      },
-      onSnapshot: (rows) => publish({ _tag: "Checkpoint", rows })
-    })
-    yield* Effect.provideService(loop, Invoker.Invoker, invoker)
-  })
-
-const count = <A>(counts: Counts, outcome: Outcome<A>): void => {
-  if (Either.isLeft(outcome)) counts.failed++
-  else if (outcome.right.partial) counts.partial++
-  else counts.done++
-}
-
-/** Hands the providers' health, the journal's and the stop on to whom they concern. */
-const watch = <Row, A, I>(
-  { journal, meter, routes }: Live<Row, A, I>,
-  publish: Publish<A>
-): Effect.Effect<Routes.Switch, never, Scope.Scope> =>
-  Effect.gen(function* () {
-    const switching = yield* Routes.watch(routes, meter, {
-      provider: (provider, error) => {
-        if (provider === "down") publish({ _tag: "ProviderDown", error })
-        if (provider === "up") publish({ _tag: "ProviderUp" })
-      },
-      left: (message) => publish({ _tag: "ProviderLeft", message })
-    })
-    yield* Stalls.watch((ms) => {
-      publish({ _tag: "Stalled", ms })
-      return Effect.logWarning(stalled(ms))
-    })
-    yield* Effect.forkScoped(Effect.map(meter.stopped, (reason) => publish({ _tag: "Stopping", reason })))
-    const broke = Effect.catchAll(journal.broken, (error) =>
-      Effect.sync(() => meter.stop({ kind: "storage", message: error.message }))
-    )
-    yield* Effect.forkScoped(broke)
-    return switching
-  })
-
-const stalled = (ms: number): string =>
-  `the event loop stood still for ${(ms / 1000).toFixed(1)} s, and every call with it: nothing is lost, but some calls may have timed out. Does a prompt, id or where function work too long?`
-
-/** The end of a run, as far as it came: its status and its last snapshots, durable. */
-const finish = <Row, A, I>(live: Live<Row, A, I>, feed: RowLoop.StoreFeed): Effect.Effect<void, StorageError> =>
-  Effect.gen(function* () {
-    const { checkpointer, fence, job, journal, meter, options } = live
-    feed.flush()
-    yield* journal.flush
-    if (isFenced(live)) return
-    const book = yield* bookNow(live)
-    if (endedOf(book) < book.rows) return yield* suspendAs(live, meter.state().stop ?? unexplained)
-    const at = yield* Clock.currentTimeMillis
-    const snapshot = { _tag: "RunSnapshot" as const, fence, keep: job.keep, at }
-    if (book.rows % job.chunkSize !== 0) journal.append({ ...snapshot, status: "RUNNING" })
-    journal.append({ ...snapshot, status: "DONE" })
-    yield* journal.flush
-    if (options.onDone === "reclaim") yield* checkpointer.delete(fence.runId)
-  })
-
-const unexplained: StopReason = { kind: "operator", message: "the run stopped" }
-
-const suspendAs = <Row, A, I>({ fence, job, journal }: Live<Row, A, I>, reason: StopReason) =>
-  Effect.flatMap(Clock.currentTimeMillis, (at) => {
-    journal.append({ _tag: "RunSnapshot", fence, status: "SUSPENDED", reason, keep: job.keep, at })
-    return journal.flush
-  })
-
 /** The batch in the shape of a workflow's result: one output a chunk, with `collect`; one step for the manifest and one for each chunk. */
 const batchResult = <Row, A, I>(live: Live<Row, A, I>): Effect.Effect<Workflow.WorkflowResult<Batch<A>>, RunError> =>
   Effect.gen(function* () {
     const { job, options } = live
-    const book = yield* bookNow(live)
+    const book = yield* Passes.bookNow(live)
     const outcomes =
       options.collect === true
         ? Chunk.toReadonlyArray(yield* Stream.runCollect(reported(live))).map((row) => row.outcome)
@@ -397,7 +282,7 @@ const batchResult = <Row, A, I>(live: Live<Row, A, I>): Effect.Effect<Workflow.W
     }
     Object.freeze(outputs)
     const { usage } = Report.totals(book)
-    const steps = 1 + Math.ceil(endedOf(book) / job.chunkSize)
+    const steps = 1 + Math.ceil(Passes.endedOf(book) / job.chunkSize)
     if (book.status === "done") return { stopReason: "complete", outputs, usage, steps, suspended: Option.none() }
     const suspended = Workflow.suspend({ reason: book.reason?.message ?? "", pending: [] }).suspended
     return { stopReason: "suspended", outputs, usage, steps, suspended: Option.some(suspended) }
@@ -413,6 +298,7 @@ export const snapshotOf = <Row, A, I>({ counts, fence, meter }: Live<Row, A, I>)
   return {
     runId: fence.runId,
     phase: phaseOf(state, counts.loading),
+    paused: state.paused,
     rows: counts.rows,
     done: counts.done,
     partial: counts.partial,
@@ -428,6 +314,7 @@ export const snapshotOf = <Row, A, I>({ counts, fence, meter }: Live<Row, A, I>)
 const phaseOf = (state: State, loading: boolean): Snapshot["phase"] => {
   if (loading) return "loading"
   if (state.stop !== null) return "stopping"
+  if (state.paused !== null) return "paused"
   if (state.provider !== "up") return "provider_down"
   return isCooling(state) ? "cooling" : "running"
 }

@@ -3,6 +3,7 @@
  *
  * @since 0.1.0
  */
+import { Option } from "effect"
 import type { Usd } from "../services/Usd.ts"
 import type { Snapshot } from "./Enrichment.ts"
 
@@ -44,11 +45,13 @@ const partsOf = (snapshot: Snapshot, rowsPerSecond: number, long: boolean): Read
   const left = remaining(rows - ended, rowsPerSecond)
   const rate = rowsPerSecond < 10 ? rowsPerSecond.toFixed(1) : count(Math.round(rowsPerSecond))
   return [
-    ...(notes[phase] === undefined ? [] : [notes[phase]]),
+    ...noteOf(snapshot),
     `${count(ended)} / ${count(rows)} done`,
     `${money(spent)} spent`,
     long ? `${active} ${workers} active` : `${active} active`,
-    long ? `${left.startsWith("nothing") ? "" : "est. "}${left} remaining` : `${left} left`,
+    ...(phase === "paused"
+      ? []
+      : [long ? `${left.startsWith("nothing") ? "" : "est. "}${left} remaining` : `${left} left`]),
     ...(long ? [`${rate} rows/s`] : []),
     ...(failed > 0 ? [`${count(failed)} failed`] : []),
     ...(partial > 0 ? [`${count(partial)} partial`] : []),
@@ -56,11 +59,23 @@ const partsOf = (snapshot: Snapshot, rowsPerSecond: number, long: boolean): Read
   ]
 }
 
+const noteOf = ({ paused, phase }: Snapshot): ReadonlyArray<string> => {
+  if (phase === "paused" && paused !== null) return [oneLine(paused.message)]
+  return Option.toArray(Option.fromNullable(notes[phase]))
+}
+
 const notes: Partial<Record<Snapshot["phase"], string>> = {
   cooling: "cooling down",
   provider_down: "provider down, probing",
   stopping: "stopping"
 }
+
+/**
+ * Text that came from outside, as it may stand in a line for a terminal: nothing may move the cursor or start a new line.
+ *
+ * @since 0.1.0
+ */
+export const oneLine = (text: string): string => text.replace(/[\p{Cc}\p{Cf}\u2028\u2029]+/gu, " ").slice(0, 300)
 
 /**
  * Money at a glance: cents, and below a cent four digits, rounded up so that something never looks like nothing.

@@ -7,6 +7,7 @@ import { Chunk, Clock, Effect, Either, Stream } from "effect"
 import type { Book, Changes, Ended, Limits, RowRecord } from "../services/Book.ts"
 import { InputError, RunRefused, type StorageError } from "../services/Errors.ts"
 import { Journal, type JournalShape, type RowResult } from "../services/Journal.ts"
+import * as Pages from "../services/Pages.ts"
 import type { Job } from "./Job.ts"
 import * as Manifest from "./Manifest.ts"
 import * as Report from "./Report.ts"
@@ -150,17 +151,10 @@ const touch = <Row, A, I>(job: Job<Row, A, I>, book: Book, { outcome, row }: Row
 
 const PAGE = 500
 
-const manifestOf = (journal: JournalShape, runId: string) =>
-  Effect.gen(function* () {
-    const rows = new Map<string, RowResult>()
-    let after = -1
-    while (true) {
-      const page = yield* journal.reads.results(runId, after, PAGE)
-      for (const one of page) rows.set(one.row.id, one)
-      const last = page.at(-1)
-      if (last === undefined) return rows
-      after = last.row.seq
-    }
+const manifestOf = ({ reads }: JournalShape, runId: string) =>
+  Stream.runFold(Pages.results(reads, runId, { size: PAGE }), new Map<string, RowResult>(), (rows, page) => {
+    for (const one of page) rows.set(one.row.id, one)
+    return rows
   })
 
 const sourceRows = <Row, A, I>(job: Job<Row, A, I>, runId: string) =>

@@ -5,12 +5,14 @@
  */
 import { Effect, Either, Option, Stream } from "effect"
 import type { Book, Ended, OutcomeRecord } from "../services/Book.ts"
-import { InputError, type Part, RunRefused } from "../services/Errors.ts"
+import { type Part, RunRefused } from "../services/Errors.ts"
+import * as Pages from "../services/Pages.ts"
 import * as Price from "../services/Price.ts"
 import * as Recipe from "../services/Recipe.ts"
 import { Usd } from "../services/Usd.ts"
 import type { RunError, RunOptions } from "./Enrichment.ts"
 import type { Live } from "./Execution.ts"
+import * as Report from "./Report.ts"
 import * as Reread from "./Reread.ts"
 import * as RowLoop from "./RowLoop.ts"
 import * as RunRecord from "./RunRecord.ts"
@@ -106,7 +108,7 @@ const survey = <Row, A, I>(live: Live<Row, A, I>, feed: RowLoop.StoreFeed): Effe
       })
     )
     const [unknown] = missing
-    return unknown === undefined ? found : yield* noSuchRow(book.runId, unknown)
+    return unknown === undefined ? found : yield* Report.noSuchRow(book.runId, unknown)
   })
 
 /** A scope that changed is in no recipe. */
@@ -116,14 +118,7 @@ const changedParts = (outcome: OutcomeRecord, asked: RowLoop.Asked): ReadonlyArr
 }
 
 const outcomePages = <Row, A, I>({ book, fence, job, journal }: Live<Row, A, I>) =>
-  book.status === "loading"
-    ? Stream.empty
-    : Stream.paginateEffect(-1, (after) =>
-        Effect.map(journal.reads.results(fence.runId, after, job.chunkSize), (page) => {
-          const last = page.at(-1)?.row.seq
-          return [page, page.length < job.chunkSize ? Option.none() : Option.fromNullable(last)] as const
-        })
-      )
+  book.status === "loading" ? Stream.empty : Pages.results(journal.reads, fence.runId, { size: job.chunkSize })
 
 const isAgain = (
   { category, kind }: OutcomeRecord,
@@ -142,13 +137,6 @@ const isAgain = (
       return kind === "failed" && category !== "PERMANENT"
   }
 }
-
-const noSuchRow = (runId: string, id: string) =>
-  new InputError({
-    reason: "bad_option",
-    message: `run ${runId} has no row with the id ${JSON.stringify(id)}`,
-    fix: "name rows by their ids as in the source; the words failed, partial, all, transient and none choose by kind"
-  })
 
 /** How many rows changed in which part; a row may have changed in several. */
 const driftRefused = (book: Book, drifted: ReadonlyArray<Drifted>) => {

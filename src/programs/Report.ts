@@ -3,14 +3,15 @@
  *
  * @since 0.1.0
  */
-import { Chunk, Effect, Either, Option, Schema, Stream } from "effect"
-import type { Book, RunStatus } from "../services/Book.ts"
+import { Effect, Either, Option, Schema, Stream } from "effect"
+import type { Book, Pause, RunStatus } from "../services/Book.ts"
 import { type Checkpoint, type CheckpointError, Checkpointer } from "../services/Checkpointer.ts"
-import { RunRefused, type StopReason, StorageError } from "../services/Errors.ts"
+import { InputError, RunRefused, type StopReason, StorageError } from "../services/Errors.ts"
 import * as Failure from "../services/Failure.ts"
 import { deepFreeze } from "../services/Freeze.ts"
-import { Journal } from "../services/Journal.ts"
+import { Journal, type RowResult } from "../services/Journal.ts"
 import { type Outcome, Stored } from "../services/Outcome.ts"
+import * as Pages from "../services/Pages.ts"
 import * as Usage from "../services/Usage.ts"
 import { Usd } from "../services/Usd.ts"
 
@@ -25,6 +26,8 @@ export interface Totals {
   readonly job: string
   readonly status: RunStatus
   readonly reason: StopReason | null
+  /** Who keeps calls from beginning, and why. */
+  readonly paused: Pause | null
   readonly rows: number
   readonly filtered: number
   readonly done: number
@@ -36,6 +39,8 @@ export interface Totals {
   readonly uncertain: Usd
   readonly held: Usd
   readonly cap: Usd | null
+  readonly maxCalls: number | null
+  readonly maxConcurrency: number
   readonly calls: number
   readonly retries: number
   readonly repairs: number
@@ -59,6 +64,7 @@ export const totals = (book: Book): Totals =>
     job: book.job,
     status: book.status,
     reason: book.reason,
+    paused: book.paused,
     rows: book.rows,
     filtered: book.filtered,
     done: book.done,
@@ -70,6 +76,8 @@ export const totals = (book: Book): Totals =>
     uncertain: book.uncertain,
     held: book.held,
     cap: book.cap,
+    maxCalls: book.maxCalls,
+    maxConcurrency: book.maxConcurrency,
     calls: book.calls,
     retries: book.retries,
     repairs: book.repairs,
@@ -158,22 +166,27 @@ export const results = <A, I>(
       : stored(value).pipe(
           Effect.mapBoth({ onFailure: unreadable(runId), onSuccess: (end) => Option.some(toOutcome(end)) })
         )
-  const pages = Effect.map(Effect.all([Journal, reachOf(runId, asOf)]), ([journal, upto]) =>
-    Stream.paginateChunkEffect(-1, (after) =>
-      Effect.gen(function* () {
-        const page = yield* journal.reads.results(runId, after, PAGE, upto)
-        const rows = yield* Effect.forEach(page, ({ outcome, row }) =>
-          Effect.map(Effect.all([readRow(row), readOutcome(outcome?.value)]), ([record, outcome]): ReportedRow<A> => {
-            const { id, line, seq, version } = row
-            return { seq, id, version, line, record, outcome }
-          })
-        )
-        const last = page.at(-1)?.row.seq
-        return [Chunk.unsafeFromArray(rows), page.length < PAGE ? Option.none() : Option.fromNullable(last)] as const
-      })
-    )
+  const rowOf = ({ outcome, row }: RowResult) =>
+    Effect.map(Effect.all([readRow(row), readOutcome(outcome?.value)]), ([record, outcome]): ReportedRow<A> => {
+      const { id, line, seq, version } = row
+      return { seq, id, version, line, record, outcome }
+    })
+  return Stream.mapEffect(ends(runId, { asOf }), rowOf)
+}
+
+/**
+ * All rows of a run with their latest outcomes as they are stored, in input order.
+ *
+ * @since 0.1.0
+ */
+export const ends = (
+  runId: string,
+  { asOf }: ResultsOptions = {}
+): Stream.Stream<RowResult, RunRefused | StorageError, Journal> => {
+  const pages = Effect.map(Effect.all([Journal, reachOf(runId, asOf)]), ([{ reads }, upto]) =>
+    Pages.results(reads, runId, { size: PAGE, upto })
   )
-  return Stream.unwrap(Effect.zipRight(bookOf(runId), pages))
+  return Stream.unwrap(Effect.zipRight(bookOf(runId), pages)).pipe(Stream.flattenIterables)
 }
 
 /** Which outcomes a checkpoint covers; `undefined`: all. */
@@ -237,4 +250,16 @@ export const doneIds = (runId: string, version?: number): Effect.Effect<Readonly
     const journal = yield* Journal
     const checkpoint = yield* journal.reads.checkpoint(runId, version)
     return checkpoint === undefined ? [] : yield* journal.reads.idsUpto(runId, checkpoint.uptoCommitSeq)
+  })
+
+/**
+ * What names a row that is not there.
+ *
+ * @since 0.1.0
+ */
+export const noSuchRow = (runId: string, id: string) =>
+  new InputError({
+    reason: "bad_option",
+    message: `run ${runId} has no row with the id ${JSON.stringify(id)}`,
+    fix: "name rows by their ids as in the source; the words failed, partial, all, transient and none choose by kind"
   })

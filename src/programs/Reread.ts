@@ -9,14 +9,12 @@ import type { StorageError } from "../services/Errors.ts"
 import { deepFreeze } from "../services/Freeze.ts"
 import type { RowResult } from "../services/Journal.ts"
 import type { AgentResult } from "../services/Outcome.ts"
+import * as Pages from "../services/Pages.ts"
 import * as Usage from "../services/Usage.ts"
 import type { Live } from "./Execution.ts"
 import { StoredAnswer } from "./Invoker.ts"
 import * as RowLoop from "./RowLoop.ts"
 import * as RunRecord from "./RunRecord.ts"
-
-/** Calls a page. */
-const PAGE = 500
 
 /** A row whose paid answer can be read now: its end, and what its new outcome is to be. @since 0.1.0 */
 export interface Read extends Ended {
@@ -77,13 +75,7 @@ export const record = <Row, A, I>(
 
 /** The calls of each candidate's last epoch. */
 const answersOf = <Row, A, I>({ fence, journal }: Live<Row, A, I>, candidates: ReadonlyMap<number, Ended>) => {
-  const pages = Stream.paginateEffect({ worker: 0, n: 0 }, (after) =>
-    Effect.map(journal.reads.calls(fence.runId, after, PAGE), (page) => {
-      const last = page.at(-1)
-      return [page, page.length < PAGE || last === undefined ? Option.none() : Option.some(last)] as const
-    })
-  )
-  return Stream.runFold(pages, new Map<number, Array<CallRecord>>(), (paid, page) => {
+  return Stream.runFold(Pages.calls(journal.reads, fence.runId), new Map<number, Array<CallRecord>>(), (paid, page) => {
     for (const call of page) {
       if (candidates.get(call.seq)?.epoch !== call.epoch) continue
       paid.set(call.seq, [...(paid.get(call.seq) ?? []), call])

@@ -4,7 +4,7 @@
  *
  * @since 0.1.0
  */
-import { type Clock, Deferred, Effect, Either, Exit, FiberId, Schema } from "effect"
+import { type Clock, Deferred, Effect, Either, Exit, FiberId, FiberSet, Schema } from "effect"
 import type { Fence, OutcomeFacts, OutcomeRecord, RowRecord } from "../services/Book.ts"
 import type { LLMError, RunStopped, StorageError } from "../services/Errors.ts"
 import * as Failure from "../services/Failure.ts"
@@ -40,7 +40,9 @@ export interface LoopOptions<Row, A, I> {
   readonly fence: Fence
   /** Whether the source's cells are text. */
   readonly text: boolean
+  /** How many rows are worked on at once, and who tells of more later. */
   readonly width: number
+  readonly onWider: (listen: (more: number) => void) => void
   /** Rows that took a call before, in their present epoch: what the store has for them by now saves none. */
   readonly called: ReadonlySet<number>
   /** How many rows have ended so far in this run: snapshots fall on its multiples of the chunk size. */
@@ -69,9 +71,24 @@ export const run = <Row, A, I>(options: LoopOptions<Row, A, I>): Effect.Effect<v
         yield* work(row)
       }
     })
+    let failed: StorageError | undefined
+    const member = Effect.catchAll(loop, (error) =>
+      Effect.sync(() => {
+        failed ??= error
+      })
+    )
     // No error goes through forEach: it would interrupt the others, and abort their calls.
-    const loops = Effect.forEach(Array(options.width), () => Effect.either(loop), { concurrency: options.width })
-    return Effect.flatMap(loops, (ends) => Effect.asVoid(Either.all(ends)))
+    const crew = (width: number) => Effect.forEach(Array(width), () => member, { concurrency: width, discard: true })
+    return Effect.scoped(
+      Effect.gen(function* () {
+        const crews = yield* FiberSet.make<void>()
+        const start = yield* FiberSet.runtime(crews)<Invoker>()
+        start(crew(options.width))
+        options.onWider((more) => void start(crew(more)))
+        yield* FiberSet.awaitEmpty(crews)
+        return failed === undefined ? undefined : yield* failed
+      })
+    )
   })
 
 /** A row's request as rendered, the key of its result, and what it is made with. @since 0.1.0 */

@@ -13,7 +13,8 @@ import * as Soundness from "./Soundness.ts"
 import * as Worker from "./Worker.ts"
 
 /** What a new run begins with; everything else is zero. @since 0.1.0 */
-export type Fresh = Pick<Book, "runId" | "job" | "scope" | "status" | "source" | "createdAt" | "chunkSize">
+export type Fresh = Pick<Book, "runId" | "job" | "scope" | "status" | "source" | "createdAt" | "chunkSize"> &
+  Partial<Pick<Book, "canary">>
 
 /** @since 0.1.0 */
 export interface Opening {
@@ -47,6 +48,7 @@ export const open = (
     const ready = Effect.gen(function* () {
       const found = yield* journal.reads.book(runId)
       if (found !== undefined && found.job !== fresh.job) return yield* wrongJob(found, fresh.job)
+      if (found?.status === "cancelled") return yield* cancelled(runId)
       if (found === undefined && limits.cap === undefined) return yield* noCap
       const missing = yield* Soundness.verify(journal, runId, found, acceptLoss)
       if (found === undefined) {
@@ -62,6 +64,17 @@ export const open = (
 const wrongJob = (found: Book, job: string) =>
   new RunRefused({ reason: "wrong_job", message: `run ${found.runId} belongs to job ${found.job}, not to ${job}` })
 
+/**
+ * What a run answers that was given up.
+ *
+ * @since 0.1.0
+ */
+export const cancelled = (runId: string) =>
+  new RunRefused({
+    reason: "cancelled",
+    message: `run ${runId} was cancelled: begin a new one, which takes its results from the store for nothing`
+  })
+
 const noCap = new RunRefused({
   reason: "no_cap",
   message: "say how much the run may cost: maxCostUsd (--budget), or noCap: true (--no-cap)"
@@ -70,12 +83,17 @@ const noCap = new RunRefused({
 const gone = (runId: string) => new RunRefused({ reason: "not_found", message: `run ${runId} was deleted just now` })
 
 const bookOf = (fresh: Fresh, cap: Usd | null, limits: Limits): Book => ({
+  canary: null,
   ...fresh,
   cap,
   maxCalls: limits.maxCalls ?? null,
   maxConcurrency: limits.maxConcurrency ?? 8,
+  requestsPerMinute: limits.requestsPerMinute ?? null,
+  tokensPerMinute: limits.tokensPerMinute ?? null,
   settings: limits.settings ?? "{}",
   reason: null,
+  paused: null,
+  orders: 0,
   rows: 0,
   filtered: 0,
   spent: Usd.zero,

@@ -6,6 +6,7 @@
  */
 import { HashMap, Option, Order, RedBlackTree } from "effect"
 import type { StopReason } from "./Errors.ts"
+import type { Limits, Pause } from "./Records.ts"
 import * as Throttle from "./Throttle.ts"
 import { Usd } from "./Usd.ts"
 
@@ -39,7 +40,7 @@ export interface State {
   readonly held: Usd
   readonly calls: number
   readonly inFlight: number
-  readonly paused: boolean
+  readonly paused: Pause | null
   readonly provider: Provider
   readonly throttle: Throttle.State
   /** The time of the last event, in milliseconds. */
@@ -68,19 +69,15 @@ export type Event =
   | { readonly _tag: "Settled"; readonly amount: Usd; readonly cost: Usd; readonly signal?: Throttle.Signal }
   | { readonly _tag: "Uncertain"; readonly amount: Usd; readonly signal?: Throttle.Signal }
   | { readonly _tag: "Released"; readonly amount: Usd; readonly sent: boolean; readonly signal?: Throttle.Signal }
-  | { readonly _tag: "Pause" }
+  | { readonly _tag: "Pause"; readonly pause: Pause }
   | { readonly _tag: "Unpause" }
   | { readonly _tag: "Cool"; readonly until: number }
   | { readonly _tag: "Rerouted" }
   | { readonly _tag: "Learned"; readonly limits: Throttle.Learned }
   | { readonly _tag: "Tick" }
   | { readonly _tag: "Provider"; readonly provider: Provider }
-  | {
-      readonly _tag: "Limits"
-      readonly cap?: Usd | null
-      readonly maxCalls?: number | null
-      readonly maxConcurrency?: number
-    }
+  /** What is left out stays. A stop for want of room ends where there is more of it. */
+  | ({ readonly _tag: "Limits" } & Limits)
   | { readonly _tag: "Stop"; readonly reason: StopReason }
 
 /**
@@ -93,7 +90,10 @@ export type Action =
   | { readonly _tag: "Deny"; readonly ticket: Ticket; readonly reason: StopReason }
 
 /** What a run starts with: its limits and what its book says. @since 0.1.0 */
-export type Start = Pick<State, "cap" | "maxCalls" | "maxConcurrency" | "spent" | "uncertain" | "held" | "calls">
+export type Start = Pick<
+  State,
+  "cap" | "maxCalls" | "maxConcurrency" | "spent" | "uncertain" | "held" | "calls" | "paused"
+>
 
 const oldestFirst = Order.mapInput(
   Order.tuple(Order.number, Order.number),
@@ -115,7 +115,7 @@ export const start = (from: Start, throttle: Throttle.Options = Throttle.default
   held: from.held,
   calls: from.calls,
   inFlight: 0,
-  paused: false,
+  paused: from.paused,
   provider: "up",
   throttle: Throttle.start(throttle, now),
   now,
@@ -185,9 +185,9 @@ const occur = (state: State, event: Event): State => {
     case "Released":
       return { ...free(state, event), calls: state.calls - (event.sent ? 0 : 1) }
     case "Pause":
-      return { ...state, paused: true }
+      return { ...state, paused: event.pause }
     case "Unpause":
-      return { ...state, paused: false }
+      return { ...state, paused: null }
     case "Cool":
       return { ...state, throttle: Throttle.cool(state.throttle, event.until, state.now) }
     case "Learned":
@@ -199,14 +199,26 @@ const occur = (state: State, event: Event): State => {
     case "Provider":
       return { ...state, provider: event.provider }
     case "Limits":
-      return {
-        ...state,
-        cap: event.cap === undefined ? state.cap : event.cap,
-        maxCalls: event.maxCalls === undefined ? state.maxCalls : event.maxCalls,
-        maxConcurrency: event.maxConcurrency ?? state.maxConcurrency
-      }
+      return relimited(state, event)
     case "Stop":
       return state.stop === null ? { ...state, stop: event.reason } : state
+  }
+}
+
+const relimited = (state: State, limits: Limits): State => {
+  const { cap = state.cap, maxCalls = state.maxCalls, maxConcurrency = state.maxConcurrency } = limits
+  const isMore = (now: number | null, before: number | null) => before !== null && (now === null || now > before)
+  const { stop } = state
+  const goesOn =
+    (stop?.kind === "budget" && isMore(cap, state.cap)) ||
+    (stop?.kind === "max_calls" && isMore(maxCalls, state.maxCalls))
+  return {
+    ...state,
+    cap,
+    maxCalls,
+    maxConcurrency,
+    throttle: Throttle.limit(state.throttle, limits, state.now),
+    stop: goesOn ? null : stop
   }
 }
 
@@ -278,7 +290,7 @@ export const allowed = (state: State): number =>
   state.provider === "probing" ? 1 : Throttle.widthOf(state.throttle, state.maxConcurrency)
 
 const mayGrant = (state: State): boolean =>
-  !state.paused &&
+  state.paused === null &&
   state.provider !== "down" &&
   state.inFlight < allowed(state) &&
   Throttle.readyAt(state.throttle) <= state.now

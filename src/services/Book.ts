@@ -6,22 +6,11 @@
  */
 import { fenced, type Group, gone, makeGroup, ok, refused } from "./Group.ts"
 import { claim, close, correct, hold } from "./Ledger.ts"
-import type {
-  Book,
-  CallId,
-  Changes,
-  Ended,
-  Facts,
-  Fence,
-  Limits,
-  Needs,
-  Op,
-  OutcomeRecord,
-  Verdict,
-  Writes
-} from "./Records.ts"
+import * as Orders from "./Orders.ts"
+import type { Book, CallId, Changes, Ended, Facts, Fence, Needs, Op, RowId, Verdict, Writes } from "./Records.ts"
 
-export { callId } from "./Group.ts"
+export { callId, rowId } from "./Group.ts"
+export { withLimits } from "./Orders.ts"
 export type * from "./Records.ts"
 
 /**
@@ -34,15 +23,23 @@ export const needs = (ops: ReadonlyArray<Op>): Needs => {
   const checkpoints = new Set<string>()
   const claims = new Set<string>()
   const uncertain: Array<CallId> = []
+  const rows: Array<RowId> = []
   for (const op of ops) {
     const run = runOf(op)
     if (run !== undefined) runs.add(run)
     if (op._tag === "Claim") claims.add(op.worker.runId)
     if (op._tag === "Correct") uncertain.push(op.correction)
+    for (const { seq } of rerunsOf(op)) rows.push({ runId: runOf(op) ?? "", seq })
     if (op._tag === "RunSnapshot") checkpoints.add(op.fence.runId)
     if (op._tag === "Snapshot" || op._tag === "DropCheckpoints") checkpoints.add(op.id)
   }
-  return { runs, checkpoints, claims, uncertain }
+  return { runs, checkpoints, claims, uncertain, rows }
+}
+
+const rerunsOf = (op: Op): ReadonlyArray<Ended> => {
+  if (op._tag === "Reopen") return op.rows
+  if (op._tag === "Refresh") return op.changes.again
+  return op._tag === "Order" && op.order._tag === "Requeue" ? op.order.rows : []
 }
 
 const runOf = (op: Op): string | undefined => {
@@ -58,6 +55,8 @@ const runOf = (op: Op): string | undefined => {
       return op.hold.runId
     case "Correct":
       return op.correction.runId
+    case "Order":
+      return op.runId
     case "Snapshot":
     case "DropCheckpoints":
     case "Put":
@@ -104,6 +103,8 @@ const decideOne = (op: Op, group: Group): Verdict => {
       return ok
     case "Correct":
       return correct(op.correction, group)
+    case "Order":
+      return Orders.give(op, group)
     case "Barrier":
       return ok
     default: {
@@ -122,7 +123,7 @@ const decideFenced = (op: FencedOp, book: Book, group: Group): Verdict => {
       group.change(book, {
         rows: book.rows + op.rows.length,
         filtered: book.filtered + op.filtered,
-        status: op.last ? "running" : "loading"
+        status: book.status === "cancelled" ? book.status : op.last ? "running" : "loading"
       })
       return ok
     case "Beat":
@@ -139,13 +140,14 @@ const decideFenced = (op: FencedOp, book: Book, group: Group): Verdict => {
       group.writes.workers.push(gone(op.fence))
       return ok
     case "Limits":
-      group.change(book, withLimits(book, op.limits))
+      group.change(book, Orders.withLimits(book, op.limits))
       return ok
     case "Status":
-      group.change(book, { status: op.status, reason: op.reason })
+      if (book.status !== "cancelled") group.change(book, { status: op.status, reason: op.reason })
       return ok
     case "Reopen":
-      return reopen(op.rows, book, group)
+      group.change(book, { ...Orders.again(op.rows, book, group), status: "running", reason: null })
+      return ok
     case "Refresh":
       return refresh(op.changes, book, group)
     case "Kept":
@@ -154,24 +156,20 @@ const decideFenced = (op: FencedOp, book: Book, group: Group): Verdict => {
     case "Outcome":
       return outcome(op, book, group)
     case "RunSnapshot":
-      if (op.status === "DONE") group.change(book, { status: "done", reason: null })
-      if (op.status === "SUSPENDED") group.change(book, { status: "suspended", reason: op.reason ?? null })
-      return snapshot({ ...op, id: book.runId, metadata: "{}" }, progressState(book), book.commitSeq, group)
+      return runSnapshot(op, book, group)
   }
 }
 
-/**
- * A book under new limits; what is `undefined` stays.
- *
- * @since 0.1.0
- */
-export const withLimits = (book: Book, limits: Limits): Book => ({
-  ...book,
-  cap: limits.cap === undefined ? book.cap : limits.cap,
-  maxCalls: limits.maxCalls === undefined ? book.maxCalls : limits.maxCalls,
-  maxConcurrency: limits.maxConcurrency ?? book.maxConcurrency,
-  settings: limits.settings ?? book.settings
-})
+const runSnapshot = (op: Extract<Op, { _tag: "RunSnapshot" }>, book: Book, group: Group): Verdict => {
+  // What another process ordered just now is heard first: rows queued again, or more room under the cap.
+  if (op.heard !== undefined && op.heard < book.orders) return refused("unheard")
+  if (op.status === "DONE" && book.done + book.partial + book.failed < book.rows) return refused("pending")
+  if (book.status !== "cancelled") {
+    if (op.status === "DONE") group.change(book, { status: "done", reason: null, paused: null })
+    if (op.status === "SUSPENDED") group.change(book, { status: "suspended", reason: op.reason ?? null })
+  }
+  return snapshot({ ...op, id: book.runId, metadata: "{}" }, progressState(book), book.commitSeq, group)
+}
 
 const create = (op: Extract<Op, { _tag: "Create" }>, group: Group): Verdict => {
   if (group.book(op.book.runId) !== undefined) return refused("exists")
@@ -196,23 +194,6 @@ const outcome = (op: Extract<Op, { _tag: "Outcome" }>, book: Book, group: Group)
   return ok
 }
 
-/** A deliberate re-run: the rows go to a new epoch and are pending again; their older outcomes stay. */
-const reopen = (rows: ReadonlyArray<Ended>, book: Book, group: Group): Verdict => {
-  for (const row of rows) group.writes.epochs.push({ runId: book.runId, seq: row.seq, epoch: row.epoch + 1 })
-  group.change(book, { ...pendingAgain(rows, book), status: "running", reason: null })
-  return ok
-}
-
-const pendingAgain = (rows: ReadonlyArray<Ended>, book: Book) => {
-  const count = (kind: OutcomeRecord["kind"]) => rows.filter((row) => row.kind === kind).length
-  return {
-    done: book.done - count("done"),
-    partial: book.partial - count("partial"),
-    failed: book.failed - count("failed"),
-    reruns: book.reruns + rows.length
-  }
-}
-
 /** The manifest follows its source: as a whole, or a kill would leave half of the changes. */
 const refresh = ({ added, again, changed, removed, source }: Changes, book: Book, group: Group): Verdict => {
   // One by one: a call takes some hundred thousand arguments at most.
@@ -220,7 +201,9 @@ const refresh = ({ added, again, changed, removed, source }: Changes, book: Book
   for (const row of changed) group.writes.changed.push(row)
   for (const row of removed) group.writes.removed.push(row)
   const rows = book.rows + added.length - removed.length
-  const counts = pendingAgain(again, book)
+  // A row that was queued again meanwhile counts as pending already.
+  const ended = again.filter(({ epoch, seq }) => group.epoch(book.runId, seq) === epoch)
+  const counts = Orders.pendingAgain(ended, book)
   // "running" says that a killed process did not hand its results on to the store.
   const isKept = book.status === "running" || counts.done + counts.partial + counts.failed === rows
   group.change(book, {

@@ -11,7 +11,6 @@ import { Context, Effect, Either, Layer } from "effect"
 import type { State } from "./Admission.ts"
 import type { Limits } from "./Book.ts"
 import { RunRefused } from "./Errors.ts"
-import type * as Throttle from "./Throttle.ts"
 import { Usd } from "./Usd.ts"
 
 /**
@@ -53,8 +52,8 @@ export interface Reading {
 /** @since 0.1.0 */
 export interface BudgetShape {
   readonly limits: Either.Either<Limits, RunRefused>
-  /** How fast the run may go; unlike the limits it is not kept in the run's record. */
-  readonly throttle: Throttle.Options
+  /** Fewer calls at once where the provider takes no more; unlike the limits it is not kept in the run's record. */
+  readonly adaptive: boolean
   /** Binds the budget to a run; a second run is refused. Binding the same run again is allowed: a resume in the same process. */
   readonly bind: (runId: string) => Effect.Effect<void, RunRefused>
   /** Where the run's meter reports its state. Internal. */
@@ -86,11 +85,7 @@ export const make = (options: BudgetOptions): BudgetShape => {
   let state: (() => State) | undefined
   return {
     limits: parse(options),
-    throttle: {
-      adaptive: options.adaptive ?? true,
-      requestsPerMinute: options.requestsPerMinute ?? null,
-      tokensPerMinute: options.tokensPerMinute ?? null
-    },
+    adaptive: options.adaptive ?? true,
     bind: (runId) =>
       Effect.suspend(() => {
         if (bound !== undefined && bound !== runId) {
@@ -127,7 +122,7 @@ const readingOf = ({ calls, cap, held, inFlight, spent, uncertain }: State): Rea
   })
 
 const parse = (options: BudgetOptions): Either.Either<Limits, RunRefused> => {
-  const { maxCalls, maxConcurrency, maxCostUsd, noCap } = options
+  const { maxCalls, maxConcurrency, maxCostUsd, noCap, requestsPerMinute, tokensPerMinute } = options
   const cap = maxCostUsd === undefined ? undefined : Usd.fromDollars(maxCostUsd)
   if (maxCostUsd !== undefined && noCap === true) return bad(`a cap of $${maxCostUsd} and "no cap" exclude each other`)
   if (maxCostUsd !== undefined && cap === undefined)
@@ -142,7 +137,13 @@ const parse = (options: BudgetOptions): Either.Either<Limits, RunRefused> => {
     if (perMinute !== undefined && !(isCount(perMinute) && perMinute > 0))
       return bad(`${name} must be a whole number from 1, not ${perMinute}`)
   }
-  return Either.right({ cap: noCap === true ? null : cap, maxCalls, maxConcurrency })
+  return Either.right({
+    cap: noCap === true ? null : cap,
+    maxCalls,
+    maxConcurrency,
+    requestsPerMinute,
+    tokensPerMinute
+  })
 }
 
 const isCount = (n: number): boolean => Number.isSafeInteger(n) && n >= 0

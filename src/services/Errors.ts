@@ -153,7 +153,7 @@ export class StorageError extends Schema.TaggedError<StorageError>()("StorageErr
  * Why a run stopped before its end. `budget`: the next call does not fit under the cap. `max_calls`: the call limit is reached. `provider`: no
  * row can succeed (quota, key, model). `outage`: the provider stayed down past the limit. `storage`: the book cannot be written. `fenced`:
  * another worker took the run over. `breach`: a bill above its hold, or an answer above its output limit. `unpriced`: an answer came from a model or tier without a
- * price. `operator`: asked to. `fail_fast`: the first failed row, in fail-fast mode.
+ * price. `operator`: asked to. `cancelled`: given up for good. `fail_fast`: the first failed row, in fail-fast mode.
  *
  * @since 0.1.0
  */
@@ -168,6 +168,7 @@ export const StopReason = Schema.Struct({
     "breach",
     "unpriced",
     "operator",
+    "cancelled",
     "fail_fast"
   ),
   message: Schema.String
@@ -228,7 +229,7 @@ export type Drift = typeof Drift.Type
  * The run cannot be started or resumed as asked. `busy`: a live process works on it. `not_found`: no such run. `wrong_job`: the id belongs to
  * another job. `drift`: rows done with another prompt, schema or model, and no choice was made. `budget_in_use`: this Budget already belongs to
  * another run. `no_cap`: neither a cap nor an explicit "no cap". `unpriced`: a cap needs a price, and one that can be right. `bad_fallback`: the job's fallback names
- * a provider that is not there. `mixed`: durable parts beside memory parts.
+ * a provider that is not there. `mixed`: durable parts beside memory parts. `cancelled`, `done`: it is over, and takes no orders.
  *
  * @since 0.1.0
  */
@@ -243,7 +244,9 @@ export class RunRefused extends Schema.TaggedError<RunRefused>()("RunRefused", {
     "bad_limit",
     "unpriced",
     "bad_fallback",
-    "mixed"
+    "mixed",
+    "cancelled",
+    "done"
   ),
   message: Schema.String,
   drift: Schema.optionalWith(Drift, { exact: true })

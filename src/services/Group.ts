@@ -3,18 +3,29 @@
  *
  * @since 0.1.0
  */
-import type { Book, CallId, Facts, Fence, HoldRecord, Verdict, WorkerRecord, Writes } from "./Records.ts"
+import type {
+  Book,
+  CallId,
+  Facts,
+  Fence,
+  HoldRecord,
+  RowId,
+  RowRecord,
+  Verdict,
+  WorkerRecord,
+  Writes
+} from "./Records.ts"
 import type { Usd } from "./Usd.ts"
+
+/** @since 0.1.0 */
+export type Refused = Extract<Verdict, { readonly _tag: "Refused" }>
 
 /** @since 0.1.0 */
 export const ok: Verdict = { _tag: "Ok" }
 /** @since 0.1.0 */
 export const fenced: Verdict = { _tag: "Fenced" }
 /** @since 0.1.0 */
-export const refused = (reason: Extract<Verdict, { _tag: "Refused" }>["reason"]): Verdict => ({
-  _tag: "Refused",
-  reason
-})
+export const refused = (reason: Refused["reason"]): Refused => ({ _tag: "Refused", reason })
 
 /** A worker that lives no more; the rest of its record stays. @since 0.1.0 */
 export const gone = ({ runId, worker }: Fence): WorkerRecord => ({
@@ -43,6 +54,9 @@ export interface Group {
   /** It is uncertain no more. */
   readonly exact: (call: CallId) => void
   readonly claim: (worker: WorkerRecord, dead: ReadonlyArray<number>) => void
+  /** A row's present epoch. */
+  readonly epoch: (runId: string, seq: number) => number | undefined
+  readonly rerun: (row: Pick<RowRecord, "runId" | "seq" | "epoch">) => void
 }
 
 /** @since 0.1.0 */
@@ -57,6 +71,7 @@ export const makeGroup = (facts: Facts): Group => {
     changed: [],
     removed: [],
     epochs: [],
+    orders: [],
     holds: new Map(),
     closed: [],
     calls: [],
@@ -70,6 +85,7 @@ export const makeGroup = (facts: Facts): Group => {
   const versions = new Map(facts.versions)
   const workers = new Map(facts.workers)
   const uncertain = new Map(facts.uncertain)
+  const epochs = new Map(facts.epochs)
   const book = (runId: string) => writes.books.get(runId) ?? facts.books.get(runId)
   return {
     writes,
@@ -99,6 +115,11 @@ export const makeGroup = (facts: Facts): Group => {
       const others = [...(live.get(worker.runId) ?? [])].filter((other) => !dead.includes(other))
       live.set(worker.runId, new Set([...others, worker.worker]))
       workers.set(worker.runId, worker.worker)
+    },
+    epoch: (runId, seq) => epochs.get(rowId({ runId, seq })),
+    rerun: (row) => {
+      epochs.set(rowId(row), row.epoch)
+      writes.epochs.push(row)
     }
   }
 }
@@ -109,3 +130,10 @@ export const makeGroup = (facts: Facts): Group => {
  * @since 0.1.0
  */
 export const callId = (record: CallId): string => `${record.runId}/${record.worker}/${record.n}`
+
+/**
+ * One text for one row.
+ *
+ * @since 0.1.0
+ */
+export const rowId = ({ runId, seq }: RowId): string => `${runId}/${seq}`

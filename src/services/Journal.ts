@@ -20,6 +20,7 @@ import {
   type Needs,
   needs,
   type Op,
+  type OrderRecord,
   type OutcomeRecord,
   type RowRecord,
   type Verdict,
@@ -82,6 +83,8 @@ export interface Reads {
     limit: number,
     upto?: number
   ) => Effect.Effect<ReadonlyArray<RowResult>, StorageError>
+  /** What a run was ordered, in order, after the n-th. */
+  readonly orders: (runId: string, after: number) => Effect.Effect<ReadonlyArray<OrderRecord>, StorageError>
   /** The calls of rows that have no outcome in their present epoch, as they are known now. */
   readonly openCalls: (runId: string) => Effect.Effect<ReadonlyArray<CallRecord>, StorageError>
   /** All calls in the order of their ids after one of them, as they are known now. */

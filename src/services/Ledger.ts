@@ -33,6 +33,8 @@ export const claim = (op: Extract<Op, { _tag: "Claim" }>, group: Group): Verdict
 export const hold = (op: Extract<Op, { _tag: "Hold" }>, group: Group): Verdict => {
   const book = group.live(op.hold)
   if (book === undefined) return fenced
+  if (book.status === "cancelled") return refused("cancelled")
+  if (book.paused !== null) return refused("paused")
   const { amount, attempt, turn } = op.hold
   if (book.cap !== null && book.spent + book.uncertain + book.held + amount > book.cap) return refused("cap")
   if (book.maxCalls !== null && book.calls >= book.maxCalls) return refused("max_calls")

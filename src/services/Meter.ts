@@ -6,13 +6,13 @@
  */
 import { Cause, type Clock, Deferred, Effect, Exit, Fiber, FiberId, Option, Predicate } from "effect"
 import { type Action, type Event, type State, start, type Ticket, transition, wakeAt } from "./Admission.ts"
-import type { Book, Fence, HoldRecord, Settled, Verdict } from "./Book.ts"
+import type { Book, Fence, HoldRecord, Pause, Settled, Verdict } from "./Book.ts"
 import { isAnswered, isCrowded, type LLMError, RunStopped, type StopReason, type StorageError } from "./Errors.ts"
 import type { JournalShape } from "./Journal.ts"
 import { type ChatAnswer, answer as makeAnswer, noTokens } from "./LLM.ts"
 import * as MonotonicTime from "./MonotonicTime.ts"
 import type * as Price from "./Price.ts"
-import * as Throttle from "./Throttle.ts"
+import type * as Throttle from "./Throttle.ts"
 import { Usd } from "./Usd.ts"
 
 /**
@@ -75,7 +75,8 @@ export interface MeterOptions {
   readonly journal: JournalShape
   readonly book: Book
   readonly fence: Fence
-  readonly throttle?: Throttle.Options
+  /** See `Budget`; default true. */
+  readonly adaptive?: boolean
 }
 
 /**
@@ -83,18 +84,20 @@ export interface MeterOptions {
  *
  * @since 0.1.0
  */
-export const make = ({ book, clock, fence, journal, throttle }: MeterOptions): Meter => {
+export const make = ({ adaptive = true, book, clock, fence, journal }: MeterOptions): Meter => {
   const now = () => MonotonicTime.at(clock)
-  let state = start(book, throttle ?? Throttle.defaults, now())
+  const { requestsPerMinute, tokensPerMinute } = book
+  let state = start(book, { adaptive, requestsPerMinute, tokensPerMinute }, now())
   let nextTicket = 0
   let nextCall = 0
-  const stopped = Deferred.unsafeMake<StopReason>(FiberId.none)
+  let stopped = Deferred.unsafeMake<StopReason>(FiberId.none)
   const waiters = new Map<number, (grant: number) => void>()
   let alarm = wakeAt(state)
   let bell = Deferred.unsafeMake<void>(FiberId.none)
 
   const dispatch = (event: Event): void => {
     const [next, actions] = transition(state, event, now())
+    if (state.stop !== null && next.stop === null) stopped = Deferred.unsafeMake<StopReason>(FiberId.none)
     state = next
     for (const action of actions) perform(action)
     if (next.stop !== null) Deferred.unsafeDone(stopped, Effect.succeed(next.stop))
@@ -140,8 +143,8 @@ export const make = ({ book, clock, fence, journal, throttle }: MeterOptions): M
     return Effect.fail(new RunStopped({ reason }))
   })
 
-  /** The hold, durable; a refusal by the book is the truth and stops the run. */
-  const hold = (call: Call, at: number): Effect.Effect<HoldRecord, RunStopped | StorageError> => {
+  /** The hold, durable; a refusal by the book is the truth and stops the run. `undefined`: the run was paused just now. */
+  const hold = (call: Call, at: number): Effect.Effect<HoldRecord | undefined, RunStopped | StorageError> => {
     nextCall++
     const record: HoldRecord = {
       n: nextCall,
@@ -157,14 +160,18 @@ export const make = ({ book, clock, fence, journal, throttle }: MeterOptions): M
       ...fence
     }
     return Effect.matchEffect(journal.commit({ _tag: "Hold", hold: record }), {
-      onFailure: (error): Effect.Effect<HoldRecord, RunStopped | StorageError> => {
+      onFailure: (error): Effect.Effect<HoldRecord | undefined, RunStopped | StorageError> => {
         dispatch({ _tag: "Released", amount: call.amount, sent: false })
         stop({ kind: "storage", message: error.message })
         return Effect.fail(error)
       },
-      onSuccess: (verdict): Effect.Effect<HoldRecord, RunStopped | StorageError> => {
+      onSuccess: (verdict): Effect.Effect<HoldRecord | undefined, RunStopped | StorageError> => {
         if (verdict._tag === "Ok") return Effect.succeed(record)
+        const isPaused = verdict._tag === "Refused" && verdict.reason === "paused"
+        // Before the room is free again, or the next call would be let go at once.
+        if (isPaused && state.paused === null) dispatch({ _tag: "Pause", pause: unheard })
         dispatch({ _tag: "Released", amount: call.amount, sent: false })
+        if (isPaused) return Effect.succeed(undefined)
         stop(refusal(verdict._tag === "Refused" ? verdict.reason : "fenced"))
         return denied
       }
@@ -229,13 +236,17 @@ export const make = ({ book, clock, fence, journal, throttle }: MeterOptions): M
     heard: Heard
   ) {
     const { amount, attempt, seq, tokens } = ask
-    const grant = yield* restore(admit({ id: nextTicket++, seq, amount, attempt, tokens }))
-    if (grant === 0) return yield* denied
-    if (ask.isStale()) {
-      dispatch({ _tag: "Released", amount, sent: false })
-      return undefined
+    let grant = 0
+    let record: HoldRecord | undefined
+    while (record === undefined) {
+      grant = yield* restore(admit({ id: nextTicket++, seq, amount, attempt, tokens }))
+      if (grant === 0) return yield* denied
+      if (ask.isStale()) {
+        dispatch({ _tag: "Released", amount, sent: false })
+        return undefined
+      }
+      record = yield* hold(ask, clock.unsafeCurrentTimeMillis())
     }
-    const record = yield* hold(ask, clock.unsafeCurrentTimeMillis())
     let sent = false
     const sending = Effect.suspend(() => {
       sent = true
@@ -261,7 +272,7 @@ export const make = ({ book, clock, fence, journal, throttle }: MeterOptions): M
     dispatch,
     stop,
     fenced,
-    stopped: Deferred.await(stopped),
+    stopped: Effect.suspend(() => Deferred.await(stopped)),
     ticking,
     row: (seq, work) =>
       Effect.uninterruptibleMask((restore) =>
@@ -391,7 +402,11 @@ const breach = (cost: Usd, amount: Usd): StopReason => ({
   message: `a call was billed ${Usd.format(cost)}, above its hold of ${Usd.format(amount)}: check the price table and the output limit`
 })
 
+/** Until who gave the order is read. */
+const unheard: Pause = { by: "operator", message: "paused" }
+
 const refusal = (reason: string): StopReason => {
+  if (reason === "cancelled") return { kind: "cancelled", message: "the run was cancelled" }
   if (reason === "cap")
     return { kind: "budget", message: "the book has no room under the cap: another worker spends from it too" }
   if (reason === "max_calls") return { kind: "max_calls", message: "the book's limit of calls is reached" }

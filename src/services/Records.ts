@@ -5,10 +5,11 @@
  */
 import type { StopReason } from "./Errors.ts"
 import type { TokenUsage } from "./LLM.ts"
+import type * as Orders from "./Orders.ts"
 import type { Usd } from "./Usd.ts"
 
-/** @since 0.1.0 */
-export type RunStatus = "loading" | "running" | "suspended" | "done"
+/** `cancelled`: given up for good; what it paid for stays. @since 0.1.0 */
+export type RunStatus = "loading" | "running" | "suspended" | "done" | "cancelled"
 
 /**
  * One run's settings and totals over its whole life. Money in nano-dollars; `cap` null: the operator said "no cap". `done`, `partial` and `failed` count
@@ -22,6 +23,12 @@ export interface Book {
   readonly scope: string
   readonly status: RunStatus
   readonly reason: StopReason | null
+  /** Why no call may begin, whoever works on the run; null: it is not paused. */
+  readonly paused: Pause | null
+  /** The rows that run first, if any. */
+  readonly canary: Canary | null
+  /** How many orders the run was given. */
+  readonly orders: number
   /** JSON: what a door (the CLI) needs to resume without flags. */
   readonly settings: string
   readonly source: string
@@ -29,6 +36,9 @@ export interface Book {
   readonly cap: Usd | null
   readonly maxCalls: number | null
   readonly maxConcurrency: number
+  /** The operator's own limits of requests and tokens a minute; null: what the provider says. */
+  readonly requestsPerMinute: number | null
+  readonly tokensPerMinute: number | null
   readonly chunkSize: number
   readonly rows: number
   readonly filtered: number
@@ -56,6 +66,22 @@ export interface Book {
   readonly commitSeq: number
 }
 
+/** Why no call may begin. See `Orders`. @since 0.1.0 */
+export type Pause = typeof Orders.Pause.Type
+/** What an operator orders a run to do. See `Orders`. @since 0.1.0 */
+export type Order = typeof Orders.Order.Type
+/** The rows that run first. See `Orders`. @since 0.1.0 */
+export type Canary = typeof Orders.Canary.Type
+
+/** An order that a run was given; append-only. `n` numbers them from 1, `by` says who gave it. @since 0.1.0 */
+export interface OrderRecord {
+  readonly runId: string
+  readonly n: number
+  readonly by: string
+  readonly order: Order
+  readonly at: number
+}
+
 /** One row of the manifest: `value` is the row's encoded JSON, `epoch` its current pass. @since 0.1.0 */
 export interface RowRecord {
   readonly runId: string
@@ -66,6 +92,9 @@ export interface RowRecord {
   readonly value: string
   readonly epoch: number
 }
+
+/** Names one row. @since 0.1.0 */
+export type RowId = Pick<RowRecord, "runId" | "seq">
 
 /** A worker process of a run: `worker` numbers them from 1 and fences the dead ones. @since 0.1.0 */
 export interface WorkerRecord {
@@ -204,6 +233,8 @@ export type Op =
   | { readonly _tag: "Reopen"; readonly fence: Fence; readonly rows: ReadonlyArray<Ended> }
   | { readonly _tag: "Refresh"; readonly fence: Fence; readonly changes: Changes }
   | { readonly _tag: "Kept"; readonly fence: Fence; readonly rows: number }
+  /** Not fenced: an operator's word, from any process. */
+  | ({ readonly _tag: "Order" } & Omit<OrderRecord, "n">)
   /** Not fenced: it may come from a worker that was taken over. */
   | { readonly _tag: "Correct"; readonly correction: CorrectionRecord }
   | { readonly _tag: "Hold"; readonly hold: HoldRecord }
@@ -230,11 +261,14 @@ export type Op =
       readonly facts: OutcomeFacts
     }
   | {
-      /** DONE and SUSPENDED are the run's status too, in the same commit; `reason` says why it is suspended. */
+      /**
+       * DONE and SUSPENDED are the run's status too, in the same commit; `reason` says why it is suspended. Refused where rows are pending, or where the worker has not yet `heard` an order.
+       */
       readonly _tag: "RunSnapshot"
       readonly fence: Fence
       readonly status: CheckpointRecord["status"]
       readonly reason?: StopReason
+      readonly heard?: number
       readonly keep: Keep
       readonly at: number
     }
@@ -287,11 +321,13 @@ export interface Limits {
   readonly cap?: Usd | null | undefined
   readonly maxCalls?: number | null | undefined
   readonly maxConcurrency?: number | undefined
+  readonly requestsPerMinute?: number | null | undefined
+  readonly tokensPerMinute?: number | null | undefined
   readonly settings?: string | undefined
 }
 
 /**
- * The answer to one operation. `Refused`: the hold does not fit or the claim came too late; `Fenced`: the writer was taken over, nothing was written.
+ * The answer to one operation. `Refused`: it does not fit what the book says; `Fenced`: the writer was taken over, nothing was written.
  *
  * @since 0.1.0
  */
@@ -299,7 +335,20 @@ export type Verdict =
   | { readonly _tag: "Ok" }
   | {
       readonly _tag: "Refused"
-      readonly reason: "cap" | "max_calls" | "exists" | "claimed" | "not_uncertain" | "above_hold"
+      readonly reason:
+        | "cap"
+        | "max_calls"
+        | "paused"
+        | "cancelled"
+        | "done"
+        | "not_found"
+        | "below_counted"
+        | "pending"
+        | "unheard"
+        | "exists"
+        | "claimed"
+        | "not_uncertain"
+        | "above_hold"
     }
   | { readonly _tag: "Fenced" }
   | { readonly _tag: "Version"; readonly version: number }
@@ -310,6 +359,7 @@ export interface Needs {
   readonly checkpoints: ReadonlySet<string>
   readonly claims: ReadonlySet<string>
   readonly uncertain: ReadonlyArray<CallId>
+  readonly rows: ReadonlyArray<RowId>
 }
 
 /** What was read, inside the transaction. @since 0.1.0 */
@@ -324,6 +374,8 @@ export interface Facts {
   readonly workers: ReadonlyMap<string, number>
   /** Of the calls that were asked for, by {@link callId}: what each counts at, if it is uncertain and not corrected. */
   readonly uncertain: ReadonlyMap<string, Usd>
+  /** The present epochs of the rows that were asked for, by {@link rowId}. */
+  readonly epochs: ReadonlyMap<string, number>
 }
 
 /** What must be written, in this order, in the same transaction. @since 0.1.0 */
@@ -337,7 +389,8 @@ export interface Writes {
   readonly rows: Array<RowRecord>
   readonly changed: Array<RowRecord>
   readonly removed: Array<RowRecord>
-  readonly epochs: Array<{ readonly runId: string; readonly seq: number; readonly epoch: number }>
+  readonly epochs: Array<Pick<RowRecord, "runId" | "seq" | "epoch">>
+  readonly orders: Array<OrderRecord>
   readonly holds: Map<string, HoldRecord>
   readonly closed: Array<HoldRecord>
   readonly calls: Array<CallRecord>

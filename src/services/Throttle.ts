@@ -271,6 +271,30 @@ export const learn = (state: State, learned: Learned, now: number): State => {
   return requests === state.requests && tokens === state.tokens ? state : { ...state, requests, tokens }
 }
 
+/**
+ * The operator's own limits changed; what is undefined stays, and after null what the provider says next holds.
+ *
+ * @since 0.1.0
+ */
+export const limit = (
+  state: State,
+  { requestsPerMinute, tokensPerMinute }: { readonly [K in keyof Learned]: Learned[K] | null },
+  now: number
+): State => ({
+  ...state,
+  options: {
+    ...state.options,
+    requestsPerMinute: requestsPerMinute === undefined ? state.options.requestsPerMinute : requestsPerMinute,
+    tokensPerMinute: tokensPerMinute === undefined ? state.options.tokensPerMinute : tokensPerMinute
+  },
+  requests: paceOf(state.requests, requestsPerMinute, now),
+  tokens: paceOf(state.tokens, tokensPerMinute, now)
+})
+
+/** What the old pace made the next call wait for is void. */
+const paceOf = (pace: Pace, perMinute: number | null | undefined, now: number): Pace =>
+  perMinute === undefined || perMinute === pace.perMinute ? pace : { perMinute, nextAt: now }
+
 const relimited = (pace: Pace, own: number | null, learned: number | undefined, now: number): Pace =>
   own !== null || learned === undefined || !(learned >= 1) || learned === pace.perMinute
     ? pace

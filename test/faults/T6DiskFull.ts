@@ -75,7 +75,10 @@ const fill = ({ name, prepare }: Full) =>
     const { requests } = yield* Effect.promise(provider.bill)
     const full = yield* bookOf(place.db)
     check(`exit ${ended.code}, 74 wanted: ${ended.stderr}`, ended.code === 74)
-    check("the message names the file and the fix", ended.stderr.includes(`no space left for ${place.db}: free some`))
+    check(
+      `the message names the file and the fix: ${ended.stderr}`,
+      ended.stderr.includes(`no space left for ${place.db}: free some`)
+    )
     check(`a trace is shown: ${ended.stderr}`, isPlain(ended))
     check(`${requests} requests <= ${full.holds} holds in the book`, requests <= full.holds)
     check(`it filled up in mid-run: ${full.done} of ${ROWS} done`, full.done > 0 && full.done < ROWS)

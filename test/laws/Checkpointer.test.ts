@@ -422,7 +422,8 @@ describe("The snapshot of a run", () => {
     versions: new Map([["run", row / 25]]),
     holds: new Map(),
     workers: new Map(),
-    uncertain: new Map()
+    uncertain: new Map(),
+    epochs: new Map()
   })
   /** Digits grow with the row; nothing else may. */
   const shape = (value: unknown) =>
@@ -450,7 +451,8 @@ describe("The snapshot of a run", () => {
               runs: new Set(["run"]),
               checkpoints: new Set(one._tag === "RunSnapshot" ? ["run"] : []),
               claims: new Set(["run"]),
-              uncertain: []
+              uncertain: [],
+              rows: []
             },
             (read) => decide([one], facts(read)).writes
           )

@@ -3,7 +3,7 @@ import * as SqliteClient from "@effect/sql-sqlite-node/SqliteClient"
 import { assert, describe, it } from "@effect/vitest"
 import { Effect } from "effect"
 import * as Sqlite from "../../src/layers/Sqlite.ts"
-import { tables } from "../../src/layers/SqlTables.ts"
+import { tables } from "../../src/layers/SqlVersions.ts"
 import { tempDir } from "../support/mortalProcess.ts"
 
 const connected = <A, E>(filename: string, use: Effect.Effect<A, E, SqliteClient.SqliteClient>) =>

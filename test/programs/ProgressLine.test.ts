@@ -6,6 +6,7 @@ import { Usd } from "../../src/services/Usd.ts"
 const snapshot = (parts: Partial<Snapshot>): Snapshot => ({
   runId: "run",
   phase: "running",
+  paused: null,
   rows: 10_000,
   done: 0,
   partial: 0,

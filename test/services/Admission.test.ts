@@ -87,7 +87,8 @@ const startOf = (parts: {
     spent: Usd.zero,
     uncertain: Usd.zero,
     held: Usd.zero,
-    calls: 0
+    calls: 0,
+    paused: null
   } satisfies Start)
 
 /** What the outside knows, kept apart from the machine: who asked, who flies, which rows are under way. */
@@ -136,7 +137,7 @@ class World {
         return ticket === undefined ? undefined : { _tag: "Released", amount: ticket.amount, sent: wish.sent }
       }
       case "pause":
-        return { _tag: wish.on ? "Pause" : "Unpause" }
+        return wish.on ? { _tag: "Pause", pause: { by: "operator", message: "paused" } } : { _tag: "Unpause" }
       case "cool":
         return wish.on ? { _tag: "Cool", until: state.now + 1_000 } : { _tag: "Tick" }
       case "provider":

@@ -24,7 +24,8 @@ const from: Start = {
   spent: Usd.nano(100),
   uncertain: Usd.nano(50),
   held: Usd.zero,
-  calls: 3
+  calls: 3,
+  paused: null
 }
 const begun = (parts: Partial<Start> = {}, throttle = Throttle.defaults, now = 0) =>
   start({ ...from, ...parts }, throttle, now)
@@ -40,7 +41,7 @@ const ask = (id: number, parts: Partial<Ticket> = {}): Event => ({ _tag: "Ask", 
 const enter = (seq: number): Event => ({ _tag: "Enter", seq })
 const leave = (seq: number): Event => ({ _tag: "Leave", seq })
 const operator: StopReason = { kind: "operator", message: "asked to stop" }
-const pause: Event = { _tag: "Pause" }
+const pause: Event = { _tag: "Pause", pause: { by: "operator", message: "paused by ada" } }
 const settled = (signal?: Throttle.Signal): Event => {
   const closing = { _tag: "Settled", amount: Usd.nano(10), cost: Usd.nano(4) } as const
   return signal === undefined ? closing : { ...closing, signal }

@@ -8,6 +8,7 @@ import {
   type Op,
   type OutcomeFacts,
   type OutcomeRecord,
+  type RowId,
   type RowRecord,
   withLimits
 } from "../../src/services/Book.ts"
@@ -55,8 +56,10 @@ const outcomeOf = (seq: number, kind: OutcomeRecord["kind"], epoch = 0): Outcome
   made: "",
   value: "{}"
 })
+/** The present epochs of the rows that are run again below. */
+const epochs = { 1: 0, 2: 3, 3: 0, 4: 0 }
 const writes = (op: Op, parts: Parameters<typeof writesOf>[0], from: Book = book) =>
-  assert.deepStrictEqual(decided([op], { books: [from] }), { verdicts: [ok], writes: writesOf(parts) })
+  assert.deepStrictEqual(decided([op], { books: [from], epochs }), { verdicts: [ok], writes: writesOf(parts) })
 const changed = (parts: Partial<Book>, from: Book = book) => ({ books: booksOf({ ...from, ...parts }) })
 
 const hold = holdOf("held", 3, 10)
@@ -102,6 +105,7 @@ describe("What must be read", () => {
       readonly checkpoints?: ReadonlyArray<string>
       readonly claims?: ReadonlyArray<string>
       readonly uncertain?: ReadonlyArray<CallId>
+      readonly rows?: ReadonlyArray<RowId>
     } = {}
   ) =>
     assert.deepStrictEqual(
@@ -110,7 +114,8 @@ describe("What must be read", () => {
         runs: new Set(runs),
         checkpoints: new Set(parts.checkpoints),
         claims: new Set(parts.claims),
-        uncertain: [...(parts.uncertain ?? [])]
+        uncertain: [...(parts.uncertain ?? [])],
+        rows: [...(parts.rows ?? [])]
       },
       op._tag
     )
@@ -249,6 +254,22 @@ describe("Rows are run again", () => {
     )
   })
 
+  it("not where somebody else was first: the row is in another epoch by now, or another one of this group took it", () => {
+    const known = { books: [book], epochs: { ...epochs, 2: 4 } }
+    const op: Op = { _tag: "Reopen", fence, rows: again }
+    const { writes } = decided([op, op], known)
+    assert.deepStrictEqual(
+      writes.epochs.map(({ epoch, seq }) => [seq, epoch]),
+      [
+        [1, 1],
+        [3, 1],
+        [4, 1]
+      ]
+    )
+    const after = writes.books.get("run")
+    assert.deepInclude(after, { done: 19, failed: 4, partial: 9, reruns: 5 })
+  })
+
   it("refreshed: rows come, change and go, and the run is suspended until they are done", () => {
     const ended = { ...book, status: "done" } as const
     const changes = {
@@ -344,7 +365,7 @@ describe("A snapshot", () => {
 
   it("of a run that ends is its end: done without a reason, suspended with one if there is one", () => {
     const reason = { kind: "operator", message: "asked" } as const
-    const before = { ...book, reason: { kind: "budget", message: "the cap" } } as const
+    const before = { ...book, rows: 35, reason: { kind: "budget", message: "the cap" } } as const
     for (const [op, parts] of [
       [
         { ...runSnapshot, status: "DONE", reason },
@@ -361,9 +382,46 @@ describe("A snapshot", () => {
     ] as const) {
       assert.deepStrictEqual(decided([op], { ...known, books: [before] }), {
         verdicts: [version(8)],
-        writes: writesOf({ checkpoints: [{ ...ofRun, status: op.status }], ...changed(parts, before) })
+        writes: writesOf({
+          checkpoints: [{ ...ofRun, state: ofRun.state.replace('"rows":60', '"rows":35'), status: op.status }],
+          ...changed(parts, before)
+        })
       })
     }
+  })
+
+  describe("The end of a run", () => {
+    const status = (op: Op, from: Book) => {
+      const { verdicts, writes } = decided([op], { ...known, books: [from] })
+      return [verdicts[0], writes.books.get("run")?.status] as const
+    }
+    const isRefused = (reason: "pending" | "unheard") => [{ _tag: "Refused", reason }, undefined] as const
+
+    it("is no end where rows are pending", () => {
+      assert.deepStrictEqual(status({ ...runSnapshot, status: "DONE" }, { ...book, rows: 36 }), isRefused("pending"))
+    })
+
+    it("waits for an order that its worker has not heard", () => {
+      const from = { ...book, rows: 35, orders: 2 }
+      const suspended: Op = { ...runSnapshot, status: "SUSPENDED" }
+      assert.deepStrictEqual(status({ ...suspended, heard: 1 }, from), isRefused("unheard"))
+      assert.deepStrictEqual(status({ ...suspended, heard: 2 }, from), [version(8), "suspended"])
+      assert.deepStrictEqual(status(suspended, from), [version(8), "suspended"])
+    })
+
+    it("ends a pause with it, and does not bring back a run that was given up", () => {
+      const paused = { ...book, rows: 35, paused: { by: "operator", message: "lunch" } } as const
+      const { writes } = decided([{ ...runSnapshot, status: "DONE" }], { ...known, books: [paused] })
+      assert.deepInclude(writes.books.get("run"), { status: "done", paused: null })
+      const given = { ...paused, status: "cancelled" } as const
+      for (const op of [
+        { ...runSnapshot, status: "DONE" },
+        { ...runSnapshot, status: "SUSPENDED" },
+        { _tag: "Status", fence, status: "running", reason: null }
+      ] as const) {
+        assert.isUndefined(status(op, given)[1])
+      }
+    })
   })
 })
 

@@ -9,7 +9,6 @@ import { type JournalShape, make as makeJournal } from "../../src/services/Journ
 import { answer, type ChatAnswer } from "../../src/services/LLM.ts"
 import * as Meter from "../../src/services/Meter.ts"
 import * as Price from "../../src/services/Price.ts"
-import * as Throttle from "../../src/services/Throttle.ts"
 import { Usd } from "../../src/services/Usd.ts"
 import { bookOf, workerOf } from "../support/records.ts"
 
@@ -50,13 +49,14 @@ const wrong = (parts: Partial<LLMError> = {}) =>
 
 interface Setting {
   readonly book?: Partial<Book>
-  readonly throttle?: Throttle.Options
   /** What the journal says to an operation in the book's place. */
   readonly says?: (op: Op) => Verdict | StorageError | undefined
 }
 
+const pause: Event = { _tag: "Pause", pause: { by: "operator", message: "paused by ada" } }
+
 /** A meter over a real book in memory, with all that it wrote and all that it told admission. */
-const metered = ({ book: parts = {}, says = () => undefined, throttle }: Setting = {}) =>
+const metered = ({ book: parts = {}, says = () => undefined }: Setting = {}) =>
   Effect.gen(function* () {
     const real = yield* makeJournal(JournalMemory.makeDriver())
     const ops: Array<Op> = []
@@ -80,7 +80,7 @@ const metered = ({ book: parts = {}, says = () => undefined, throttle }: Setting
     yield* real.commit({ _tag: "Create", book })
     yield* real.commit({ _tag: "Claim", worker: workerOf("run"), dead: [], lost: Usd.zero })
     const clock = yield* Effect.clock
-    const meter = Meter.make({ book, clock, fence, journal, ...(throttle === undefined ? {} : { throttle }) })
+    const meter = Meter.make({ book, clock, fence, journal })
     const sent: Array<string> = []
     const send = (exit: Exit.Exit<ChatAnswer, LLMError>) => () => {
       sent.push("sent")
@@ -338,20 +338,20 @@ describe("A call is not sent", () => {
     () =>
       Effect.gen(function* () {
         const { call, meter, ops } = yield* metered()
-        meter.dispatch({ _tag: "Pause" })
+        meter.dispatch(pause)
         const waits = yield* Effect.fork(call(Exit.succeed(good)))
         yield* Effect.yieldNow()
         yield* Fiber.interrupt(waits)
         meter.dispatch({ _tag: "Unpause" })
         assert.deepStrictEqual(flown(meter), { spent: 0, uncertain: 0, held: 0, calls: 0, inFlight: 0 })
-        meter.dispatch({ _tag: "Pause" })
+        meter.dispatch(pause)
         const granted = yield* Effect.fork(call(Exit.succeed(good)))
         yield* Effect.yieldNow()
         meter.dispatch({ _tag: "Unpause" })
         assert.strictEqual(meter.state().inFlight, 1)
         yield* Fiber.interrupt(granted)
         assert.deepStrictEqual(flown(meter), { spent: 0, uncertain: 0, held: 0, calls: 0, inFlight: 0 })
-        meter.dispatch({ _tag: "Pause" })
+        meter.dispatch(pause)
         const denied = yield* Effect.fork(call(Exit.succeed(good)))
         yield* Effect.yieldNow()
         meter.stop({ kind: "operator", message: "asked" })
@@ -453,11 +453,11 @@ describe("Who hears of a call's end", () => {
 })
 
 describe("What a call's end says of the speed", () => {
-  const paced = { ...Throttle.defaults, tokensPerMinute: 6_000 }
+  const paced = { tokensPerMinute: 6_000 }
   /** When the next call may go: a call of 50 tokens takes 500 ms, less what is given back, 10 ms a token. */
   const nextAt = (exit: Exit.Exit<ChatAnswer, LLMError>, parts: Partial<Meter.Call>) =>
     Effect.gen(function* () {
-      const { call, meter } = yield* metered({ throttle: paced })
+      const { call, meter } = yield* metered({ book: paced })
       yield* Effect.exit(call(exit, callOf(parts)))
       return meter.state().throttle.tokens.nextAt - meter.now()
     })
@@ -543,7 +543,7 @@ describe("A row", () => {
 describe("The clock of a meter", () => {
   it.scoped("lets a call go when its time has come, and goes on for the next", () =>
     Effect.gen(function* () {
-      const { call, meter, sent } = yield* metered({ throttle: { ...Throttle.defaults, requestsPerMinute: 60 } })
+      const { call, meter, sent } = yield* metered({ book: { requestsPerMinute: 60 } })
       yield* Effect.fork(meter.ticking)
       yield* Effect.yieldNow()
       yield* Effect.fork(

@@ -26,6 +26,8 @@ interface Known {
   readonly holds?: ReadonlyArray<HoldRecord>
   readonly workers?: Readonly<Record<string, number>>
   readonly uncertain?: ReadonlyArray<readonly [call: HoldRecord, counted: Usd]>
+  /** The present epochs of rows of the first book, by `seq`. */
+  readonly epochs?: Readonly<Record<number, number>>
 }
 
 export const factsOf = ({
@@ -34,14 +36,16 @@ export const factsOf = ({
   versions = {},
   holds = [],
   workers = {},
-  uncertain = []
+  uncertain = [],
+  epochs = {}
 }: Known): Facts => ({
   books: new Map(books.map((book) => [book.runId, book])),
   live: new Map(books.map((book) => [book.runId, new Set(live)])),
   versions: new Map(Object.entries(versions)),
   holds: new Map(books.map((book) => [book.runId, holds.filter((hold) => hold.runId === book.runId)])),
   workers: new Map(Object.entries(workers)),
-  uncertain: new Map(uncertain.map(([call, counted]) => [callId(call), counted]))
+  uncertain: new Map(uncertain.map(([call, counted]) => [callId(call), counted])),
+  epochs: new Map(Object.entries(epochs).map(([seq, epoch]) => [`${books[0]?.runId}/${seq}`, epoch]))
 })
 
 /** All that a group writes: nothing but the parts. */
@@ -55,6 +59,7 @@ export const writesOf = (parts: Partial<Writes> = {}): Writes => ({
   changed: [],
   removed: [],
   epochs: [],
+  orders: [],
   holds: new Map(),
   closed: [],
   calls: [],
