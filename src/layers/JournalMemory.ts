@@ -232,6 +232,7 @@ const reads = (tables: Tables): Reads => {
           .slice(0, limit)
       ),
     uncertain: (runId) => Effect.sync(() => callsOf(runId).filter((call) => call.state === "uncertain")),
+    inFlight: (runId) => Effect.sync(() => [...tables.holds.values()].filter((hold) => hold.runId === runId).length),
     lastCall: ({ runId, worker }) =>
       Effect.sync(() => Math.max(0, ...callsOf(runId).flatMap((call) => (call.worker === worker ? [call.n] : [])))),
     audit: (runId) =>

@@ -266,6 +266,7 @@ export const statements = {
   callSums: `select coalesce(sum(case when c.state = 'settled' then c.cost else coalesce(k.cost, 0) end), 0) as spent,
     coalesce(sum(case when c.state = 'uncertain' and k.n is null then c.cost else 0 end), 0) as uncertain
     from call c left join correction k on k.run_id = c.run_id and k.worker = c.worker and k.n = c.n where c.run_id = ?`,
+  holdCount: "select count(*) as n from hold where run_id = ?",
   holdSum: "select coalesce(sum(amount), 0) as held from hold where run_id = ?",
   rowSums: `select count(*) as total, count(o.seq) as ended from manifest m
     left join outcome o on o.run_id = m.run_id and o.seq = m.seq and o.epoch = m.epoch where m.run_id = ?`,
@@ -318,6 +319,11 @@ const reads = (connected: Connected, { location }: Dialect): Reads => {
     calls: (runId, { n, worker }, limit) => calls(statements.calls, [runId, worker, n, limit]),
     uncertain: (runId) =>
       Effect.map(calls(statements.uncertain, [runId]), (all) => all.filter(({ state }) => state === "uncertain")),
+    inFlight: (runId) =>
+      Effect.map(
+        first(statements.holdCount, [runId], (row) => num(row.n)),
+        (n) => n ?? 0
+      ),
     lastCall: ({ runId, worker }) =>
       Effect.map(
         first(statements.lastCall, [runId, worker], (row) => num(row.n)),

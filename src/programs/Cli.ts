@@ -9,13 +9,15 @@ import { resolve } from "node:path"
 import { Args, CliConfig, Command, Options, ValidationError } from "@effect/cli"
 import { Cause, Config, ConfigProvider, Console, Effect, Either, Option, Schema } from "effect"
 import { InputError } from "../services/Errors.ts"
+import { failuresCommand, receiptCommand } from "./CliBill.ts"
 import { budgetOf, configured, driftOf, forNewRun, forResume, wireOf } from "./CliFlags.ts"
 import { doctorCommand, reconcileCommand, refreshCommand } from "./CliRepairs.ts"
-import { checkpointsCommand, exportCommand, failuresCommand, statusCommand } from "./CliReports.ts"
+import { checkpointsCommand, exportCommand, statusCommand } from "./CliReports.ts"
 import * as CliRun from "./CliRun.ts"
 import { chosen, errorText, runIdArg, setCode, settingsOf, withDb } from "./CliShared.ts"
 import * as CliSteer from "./CliSteer.ts"
 import * as CliVerify from "./CliVerify.ts"
+import { watchCommand } from "./CliWatch.ts"
 import type * as Enrichment from "./Enrichment.ts"
 import * as ExitCode from "./ExitCode.ts"
 
@@ -74,7 +76,8 @@ const runCommand = Command.make(
           reread: false,
           acceptLoss: flags.acceptLoss,
           onDrift,
-          graceMs: flags.grace * 1000
+          graceMs: flags.grace * 1000,
+          json: flags.json
         })
       )
     )
@@ -119,7 +122,8 @@ const resumeCommand = Command.make(
           reread: flags.reread,
           acceptLoss: flags.acceptLoss,
           onDrift: yield* driftOf(flags),
-          graceMs: flags.grace * 1000
+          graceMs: flags.grace * 1000,
+          json: flags.json
         })
       })
     )
@@ -151,7 +155,9 @@ const command = Command.make("longhaul").pipe(
     statusCommand,
     checkpointsCommand,
     failuresCommand,
+    receiptCommand,
     exportCommand,
+    watchCommand,
     ...CliSteer.commands,
     refreshCommand,
     reconcileCommand,

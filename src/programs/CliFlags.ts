@@ -24,6 +24,12 @@ export const db = Options.text("db").pipe(
   Options.withDefault("longhaul.db")
 )
 
+/** @since 0.1.0 */
+export const asOf = Options.integer("as-of").pipe(
+  Options.withDescription("As it was at this version of its checkpoints"),
+  Options.optional
+)
+
 const flags = {
   budget: Options.float("budget").pipe(
     Options.withAlias("b"),
@@ -58,6 +64,9 @@ const always = {
   grace: Options.integer("grace").pipe(
     Options.withDescription("Seconds that a stop waits for calls in flight (default 30)"),
     Options.withDefault(30)
+  ),
+  json: Options.boolean("json").pipe(
+    Options.withDescription("What happens, as JSON lines on stdout, in place of the progress line")
   ),
   fixed: Options.boolean("fixed").pipe(
     Options.withDescription("Always as many calls in flight as allowed, also where the provider takes fewer")

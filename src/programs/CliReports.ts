@@ -1,24 +1,18 @@
 /**
- * The commands that read: `status`, `checkpoints`, `failures`, `export`. Internal to the command line.
+ * The commands that read: `status`, `checkpoints`, `export`. Internal to the command line.
  *
  * @since 0.1.0
  */
 import { Command, Options } from "@effect/cli"
-import { Clock, Console, Effect, Either, Option, Schema, Stream } from "effect"
+import { Clock, Console, Effect, Option } from "effect"
 import { Checkpointer } from "../services/Checkpointer.ts"
-import { db } from "./CliFlags.ts"
+import { asOf, db } from "./CliFlags.ts"
 import * as CliRun from "./CliRun.ts"
 import { chosen, runIdArg, settingsOf, withDb } from "./CliShared.ts"
-import * as Enrichment from "./Enrichment.ts"
 import * as ExitCode from "./ExitCode.ts"
 import * as JobFile from "./JobFile.ts"
 import { count, money, oneLine } from "./ProgressLine.ts"
 import * as Report from "./Report.ts"
-
-const asOf = Options.integer("as-of").pipe(
-  Options.withDescription("As it was at this version of its checkpoints"),
-  Options.optional
-)
 
 /** Where a run stands. @since 0.1.0 */
 export const statusCommand = Command.make(
@@ -59,47 +53,6 @@ export const checkpointsCommand = Command.make("checkpoints", { runId: runIdArg,
     })
   )
 ).pipe(Command.withDescription("The checkpoints of a run"))
-
-/** A run's failed rows. @since 0.1.0 */
-export const failuresCommand = Command.make(
-  "failures",
-  {
-    runId: runIdArg,
-    db,
-    asOf,
-    partial: Options.boolean("partial").pipe(Options.withDescription("Rows whose answer could not be read, too"))
-  },
-  ({ asOf, db, partial, runId }) =>
-    withDb(
-      db,
-      false,
-      Effect.gen(function* () {
-        const id = yield* chosen(runId)
-        yield* Stream.runForEach(
-          Enrichment.results(id, Schema.Unknown, { asOf: Option.getOrUndefined(asOf) }),
-          (row) => {
-            const line = Option.flatMap(row.outcome, (outcome) => failureLine(row.id, outcome, partial))
-            return Option.match(line, { onNone: () => Effect.void, onSome: (text) => Console.log(text) })
-          }
-        )
-        return ExitCode.DONE
-      })
-    )
-).pipe(Command.withDescription("The rows that failed, one a line"))
-
-const failureLine = (
-  id: string,
-  outcome: Option.Option.Value<Report.ReportedRow<unknown>["outcome"]>,
-  partial: boolean
-): Option.Option<string> =>
-  Either.match(outcome, {
-    onLeft: ({ category, message, reason, source }) =>
-      Option.some(`${oneLine(id)}\t${source}\t${reason}\t${category}\t${oneLine(message)}`),
-    onRight: (result) =>
-      partial && result.partial
-        ? Option.some(`${oneLine(id)}\tagent\tpartial\tPERMANENT\t${oneLine(result.output)}`)
-        : Option.none()
-  })
 
 /** A run's rows as a file. @since 0.1.0 */
 export const exportCommand = Command.make(
@@ -142,9 +95,10 @@ const statusJson = (totals: Report.Totals, last: Last, now: number): string =>
   JSON.stringify({ ...totals, checkpoint: Option.getOrNull(ageOf(last, now)) }, null, 2)
 
 const statusText = (totals: Report.Totals, last: Last, now: number): string => {
-  const { cap, done, failed, held, kept, partial, pending, reason, rows, runId, spent, status, uncertain } = totals
+  const { cap, done, failed, held, kept, partial, paused, pending, reason, rows, runId, spent, status, uncertain } =
+    totals
   const lines = [
-    `run ${runId}: ${status}${reason === null ? "" : ` (${reason.message})`}`,
+    `run ${runId}: ${status}${reason === null ? "" : ` (${reason.message})`}${paused === null ? "" : `, ${oneLine(paused.message)}`}`,
     `rows: ${count(rows)}: ${count(done)} done, ${count(partial)} partial, ${count(failed)} failed, ${count(pending)} pending`,
     `money: ${money(spent)} spent, ${money(uncertain)} uncertain, ${money(held)} held${cap === null ? ", no cap" : ` of ${money(cap)}`}`,
     `calls: ${count(totals.calls)}: ${count(totals.retries)} retries, ${count(totals.repairs)} repairs, ${count(totals.replays)} answers replayed, ${count(totals.storeHits)} results from the store`,

@@ -6,7 +6,7 @@
 import { existsSync } from "node:fs"
 import { dirname } from "node:path"
 import { Prompt } from "@effect/cli"
-import { Console, Effect, Either, Layer, Option, Schedule, Schema, Stream } from "effect"
+import { Console, Effect, Either, Fiber, Layer, Option, Schedule, Schema, Stream } from "effect"
 import { write } from "../layers/Export.ts"
 import * as LLMSimulated from "../layers/LLMSimulated.ts"
 import * as Rows from "../layers/Rows.ts"
@@ -17,11 +17,13 @@ import * as MonotonicTime from "../services/MonotonicTime.ts"
 import * as Profile from "../services/Profile.ts"
 import type { RowSource } from "../services/RowSource.ts"
 import * as Enrichment from "./Enrichment.ts"
+import * as EventLine from "./EventLine.ts"
 import * as ExitCode from "./ExitCode.ts"
 import type { Job } from "./Job.ts"
 import * as JobFile from "./JobFile.ts"
 import * as ProgressLine from "./ProgressLine.ts"
 import * as ResultRows from "./ResultRows.ts"
+import * as TerminalLine from "./TerminalLine.ts"
 
 /**
  * What a run's record keeps, so that `resume` needs no flags.
@@ -60,6 +62,8 @@ export interface CliRunOptions {
   readonly reread: boolean
   readonly acceptLoss: boolean
   readonly graceMs: number
+  /** Events as JSON lines on stdout, in place of the progress line and the summary. */
+  readonly json: boolean
 }
 
 /**
@@ -191,13 +195,13 @@ const run = (job: Job<unknown, unknown>, options: CliRunOptions) =>
           const verb = paused.by === "operator" ? "unpause" : "approve"
           yield* Console.error(`the run is ${why}; it waits. Go on with: longhaul ${verb} ${runId} --db ${db}`)
         }
-        return yield* Effect.onInterrupt(showing(handle), () => draining(handle))
+        return yield* Effect.onInterrupt(showing(handle, options.json), () => draining(handle))
       })
     )
     const result = yield* Effect.onInterrupt(ran, () => (runId === undefined ? Effect.void : stopped(runId, db)))
     const out = settings.out ?? `${result.runId}.csv`
     const exported = yield* Effect.either(exportRun(job, result.runId, out))
-    yield* Console.log(summary(result, (yield* MonotonicTime.now) - begun, out, db))
+    if (!options.json) yield* Console.log(summary(result, (yield* MonotonicTime.now) - begun, out, db))
     if (Either.isRight(exported)) return ExitCode.ofResult(result)
     // The rows are paid for and safe: this is not "bad input, nothing was sent".
     yield* Console.error(
@@ -225,22 +229,26 @@ const stopped = (runId: string, db: string) =>
     return Console.error(`${where}resume with: longhaul resume ${runId} --db ${db}`)
   })
 
-/** Shows progress until the run ends. On a terminal one line, redrawn; on a pipe a line every few seconds. */
-const showing = (handle: Enrichment.Handle<unknown>) =>
+/** Shows progress until the run ends: on a terminal one line, on a pipe a line every few seconds; with `json` its events on stdout. */
+const showing = (handle: Enrichment.Handle<unknown>, json: boolean) =>
   Effect.gen(function* () {
-    const tty = process.stderr.isTTY === true
-    const begun = markOf(yield* MonotonicTime.now, yield* handle.progress)
+    const line = TerminalLine.make(process.stderr)
+    const rateAt = ProgressLine.recentRate()
+    rateAt(markOf(yield* MonotonicTime.now, yield* handle.progress))
     const draw = Effect.gen(function* () {
       const snapshot = yield* handle.progress
-      const rate = ProgressLine.rate(begun, markOf(yield* MonotonicTime.now, snapshot))
-      const width = tty ? (process.stderr.columns ?? 80) - 1 : undefined
-      const line = ProgressLine.render(snapshot, rate, width)
-      process.stderr.write(tty ? `\r\u001b[2K${line}` : `${line}\n`)
+      const rate = rateAt(markOf(yield* MonotonicTime.now, snapshot))
+      if (json) return yield* Console.log(EventLine.progress(snapshot, rate))
+      yield* line.draw((width) => ProgressLine.render(snapshot, rate, width))
     })
-    const ticking = Effect.repeat(Effect.delay(draw, tty ? 250 : 5_000), Schedule.forever)
+    const ticking = Effect.repeat(Effect.delay(draw, json ? 1_000 : line.isTerminal ? 250 : 5_000), Schedule.forever)
+    const telling = json
+      ? yield* Effect.fork(Stream.runForEach(handle.events, (event) => Console.log(EventLine.event(event))))
+      : Fiber.void
     const result = yield* Effect.raceFirst(handle.await, Effect.zipRight(ticking, Effect.never))
+    yield* Fiber.await(telling)
     yield* draw
-    if (tty) process.stderr.write("\n")
+    yield* line.end
     return result
   })
 

@@ -5,15 +5,15 @@
  */
 import { hostname, userInfo } from "node:os"
 import { Args, Command, Options } from "@effect/cli"
-import { Clock, Console, Effect, Either, Option } from "effect"
+import { Console, Effect, Either, Option } from "effect"
 import { InputError } from "../services/Errors.ts"
-import { Journal } from "../services/Journal.ts"
 import { budgetOf, db, forSet } from "./CliFlags.ts"
 import { chosen, runIdArg, withDb } from "./CliShared.ts"
 import * as ExitCode from "./ExitCode.ts"
 import { count, money } from "./ProgressLine.ts"
 import type { Totals } from "./Report.ts"
 import * as Steering from "./Steering.ts"
+import * as Watch from "./Watch.ts"
 
 /** Who types, for the record. A user without a name (in a container) has a number. */
 const by = `${Either.getOrElse(
@@ -21,19 +21,17 @@ const by = `${Either.getOrElse(
   () => `uid ${process.getuid?.() ?? "?"}`
 )}@${hostname()}`
 
-/** A worker says that it lives every ten seconds. */
-const SILENT_MS = 35_000
-
 /** Whether somebody works on the run, and what to do if not. */
 const workedOn = (runId: string, db: string) =>
-  Effect.gen(function* () {
-    const { reads } = yield* Journal
-    const now = yield* Clock.currentTimeMillis
-    const live = (yield* reads.workers(runId)).find((worker) => worker.live && now - worker.beatAt < SILENT_MS)
-    return live === undefined
-      ? `nobody works on it now; go on with: longhaul resume ${runId} --db ${db}`
-      : `process ${live.pid} on ${live.host} works on it`
-  })
+  Effect.map(Watch.look(runId), ({ status, worker }) =>
+    Option.match(worker, {
+      onSome: ({ host, pid }) => `process ${pid} on ${host} works on it`,
+      onNone: () =>
+        status === "done" || status === "cancelled"
+          ? `see longhaul receipt ${runId} --db ${db}`
+          : `nobody works on it now; go on with: longhaul resume ${runId} --db ${db}`
+    })
+  )
 
 const verb = (
   name: string,

@@ -4,7 +4,7 @@
  * @since 0.1.0
  */
 import { Option } from "effect"
-import type { Usd } from "../services/Usd.ts"
+import { Usd } from "../services/Usd.ts"
 import type { Snapshot } from "./Enrichment.ts"
 
 /** Rows ended at a time, in milliseconds. @since 0.1.0 */
@@ -21,8 +21,24 @@ export interface Mark {
 export const rate = (from: Mark, to: Mark): number =>
   to.at > from.at ? Math.max(0, ((to.ended - from.ended) * 1000) / (to.at - from.at)) : 0
 
+const RECENT_MS = 30_000
+
 /**
- * `2,347 / 10,000 done · $12.30 spent · 8 workers active · est. 18 min remaining · 7.1 rows/s`; failed, partial and uncertain only where there are any. Where the
+ * Rows a second over the last half a minute, mark by mark: a run that was paused or resumed is not slow for it.
+ *
+ * @since 0.1.0
+ */
+export const recentRate = (): ((mark: Mark) => number) => {
+  const marks: Array<Mark> = []
+  return (mark) => {
+    marks.push(mark)
+    while (marks.length > 2 && mark.at - (marks[1]?.at ?? mark.at) >= RECENT_MS) marks.shift()
+    return rate(marks[0] ?? mark, mark)
+  }
+}
+
+/**
+ * `2,347 / 10,000 done · $12.30 spent · 8 workers active · est. 18 min remaining · 7.1 rows/s · ≈ $52.41 in all`; failed, partial and uncertain only where there are any. Where the
  * provider takes fewer calls at once: `2 of 3 workers active`. What the run waits for comes first. Above `width` characters the words get shorter, the rate goes, and then
  * whole parts from the end.
  *
@@ -52,11 +68,18 @@ const partsOf = (snapshot: Snapshot, rowsPerSecond: number, long: boolean): Read
     ...(phase === "paused"
       ? []
       : [long ? `${left.startsWith("nothing") ? "" : "est. "}${left} remaining` : `${left} left`]),
-    ...(long ? [`${rate} rows/s`] : []),
+    ...(long ? [`${rate} rows/s`, ...forecastOf(snapshot)] : []),
     ...(failed > 0 ? [`${count(failed)} failed`] : []),
     ...(partial > 0 ? [`${count(partial)} partial`] : []),
     ...(uncertain > 0 ? [`${money(uncertain)} uncertain`] : [])
   ]
+}
+
+/** By what the rows cost so far; of too few of them, or at the end, nothing is said. */
+const forecastOf = ({ done, failed, partial, rows, spent, uncertain }: Snapshot): ReadonlyArray<string> => {
+  const ended = done + partial + failed
+  if (ended < 20 || ended === rows || spent === 0) return []
+  return [`≈ ${money(Usd.nano(Math.round(((spent + uncertain) / ended) * rows)))} in all`]
 }
 
 const noteOf = ({ paused, phase }: Snapshot): ReadonlyArray<string> => {

@@ -41,6 +41,9 @@ export interface Totals {
   readonly cap: Usd | null
   readonly maxCalls: number | null
   readonly maxConcurrency: number
+  /** The operator's own limits; null: what the provider says. */
+  readonly requestsPerMinute: number | null
+  readonly tokensPerMinute: number | null
   readonly calls: number
   readonly retries: number
   readonly repairs: number
@@ -78,6 +81,8 @@ export const totals = (book: Book): Totals =>
     cap: book.cap,
     maxCalls: book.maxCalls,
     maxConcurrency: book.maxConcurrency,
+    requestsPerMinute: book.requestsPerMinute,
+    tokensPerMinute: book.tokensPerMinute,
     calls: book.calls,
     retries: book.retries,
     repairs: book.repairs,

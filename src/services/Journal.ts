@@ -97,6 +97,8 @@ export interface Reads {
   readonly uncertain: (runId: string) => Effect.Effect<ReadonlyArray<CallRecord>, StorageError>
   /** A run's book and what its records add up to, at one instant: they must say the same. */
   readonly audit: (runId: string) => Effect.Effect<Audit | undefined, StorageError>
+  /** How many calls may be under way. */
+  readonly inFlight: (runId: string) => Effect.Effect<number, StorageError>
   /** The highest number of a worker's closed calls; 0: it has none. */
   readonly lastCall: (fence: Fence) => Effect.Effect<number, StorageError>
   /** The ids of the rows whose outcomes a snapshot covers, in order of `seq`. */

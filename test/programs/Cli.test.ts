@@ -74,7 +74,9 @@ describe("longhaul", () => {
       const { code, stderr } = await longhaul([...args, "--timeout", "30", "--fixed"])
       assert.strictEqual(code, 0, stderr)
       const record = readFileSync(join(cwd, "pace.db"), "latin1")
-      assert.include(record, '"rpm":6000,"tpm":900000,"profile":"ollama","timeout":30,"fixed":true')
+      assert.include(record, '"profile":"ollama","timeout":30,"fixed":true')
+      const status = JSON.parse((await longhaul(["status", "pace", "--db", "pace.db", "--json"])).stdout)
+      assert.deepInclude(status, { requestsPerMinute: 6000, tokensPerMinute: 900000 })
       const refused = await longhaul(["run", job, ...simulated, "--source", "pace.csv", "--timeout", "0"])
       assert.strictEqual(refused.code, 2)
       assert.include(refused.stderr, "--timeout must be a whole number of seconds")
@@ -99,7 +101,7 @@ describe("longhaul", () => {
     const { code, stdout } = await longhaul(args)
     assert.strictEqual(code, 3)
     assert.match(stdout, /rows: 2 done, 1 partial, 0 failed, 0 pending/)
-    assert.match((await longhaul(["failures", "--partial", "--db", "some.db"])).stdout, /^b\tagent\tpartial/)
+    assert.match((await longhaul(["failures", "--rows", "--db", "some.db"])).stdout, /^b\tagent\tpartial/)
   })
 
   it(

@@ -24,7 +24,7 @@ describe("the progress line", () => {
     const line = ProgressLine.render(snapshot({ done: 2_347, spent: Usd.nano(12_300_000_000) }), 7.1)
     assert.strictEqual(
       line,
-      "2,347 / 10,000 done · $12.30 spent · 8 workers active · est. 18 min remaining · 7.1 rows/s"
+      "2,347 / 10,000 done · $12.30 spent · 8 workers active · est. 18 min remaining · 7.1 rows/s · ≈ $52.40 in all"
     )
   })
 

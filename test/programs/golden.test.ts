@@ -380,7 +380,7 @@ describe("what a run counts", () => {
           Effect.gen(function* () {
             assert.strictEqual(result.status, "done")
             assert.isAbove(llm.calls(), 0)
-            const { workflow: _, ...totals } = result
+            const { maxConcurrency: _, workflow: __, ...totals } = result
             return { totals, rows: yield* resultsOf() }
           })
         )

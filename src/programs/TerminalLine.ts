@@ -1,0 +1,42 @@
+/**
+ * A line that is drawn again and again: in place on a terminal, one below the other elsewhere. Internal to the command line.
+ *
+ * @since 0.1.0
+ */
+import { clearLine, cursorTo } from "node:readline"
+import type { WriteStream } from "node:tty"
+import { Effect } from "effect"
+
+/** @since 0.1.0 */
+export interface TerminalLine {
+  readonly isTerminal: boolean
+  /** Draws what is rendered for a width in characters; `undefined`: as long as it is. */
+  readonly draw: (render: (width: number | undefined) => string) => Effect.Effect<void>
+  /** Leaves the line as it stands. */
+  readonly end: Effect.Effect<void>
+}
+
+/**
+ * A line on a stream of the process.
+ *
+ * @since 0.1.0
+ */
+export const make = (stream: WriteStream): TerminalLine => {
+  // A dumb one shows escape codes as they are (terminfo(5), "dumb").
+  const isTerminal = stream.isTTY === true && process.env.TERM !== "dumb"
+  return {
+    isTerminal,
+    draw: (render) =>
+      Effect.sync(() => {
+        if (!isTerminal) {
+          stream.write(`${render(undefined)}\n`)
+          return
+        }
+        cursorTo(stream, 0)
+        clearLine(stream, 0)
+        // One less: a full line would wrap, and the next one be drawn below it.
+        stream.write(render((stream.columns ?? 80) - 1))
+      }),
+    end: Effect.sync(() => void (isTerminal && stream.write("\n")))
+  }
+}
