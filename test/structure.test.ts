@@ -65,12 +65,15 @@ const none = (violations: ReadonlyArray<string>) => assert.deepStrictEqual(viola
 /** Where layers and programs are put together. */
 const ENTRYPOINTS = [
   "programs/Cli.ts",
+  "programs/CliBill.ts",
   "programs/CliFlags.ts",
   "programs/CliRepairs.ts",
   "programs/CliReports.ts",
-  "programs/CliShared.ts",
   "programs/CliRun.ts",
+  "programs/CliShared.ts",
+  "programs/CliSteer.ts",
   "programs/CliVerify.ts",
+  "programs/CliWatch.ts",
   "programs/Simulation.ts",
   "programs/Verify.ts",
   "programs/main.ts",

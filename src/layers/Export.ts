@@ -8,11 +8,11 @@
  *
  * @since 0.1.0
  */
-import { randomBytes } from "node:crypto"
-import * as fs from "node:fs/promises"
-import { basename, dirname, extname, join } from "node:path"
-import { type Chunk, Effect, Stream } from "effect"
+import { extname } from "node:path"
+import { type Chunk, Effect, Either, Stream } from "effect"
+import * as Column from "../services/Column.ts"
 import { InputError } from "../services/Errors.ts"
+import * as WholeFile from "./WholeFile.ts"
 
 /** @since 0.1.0 */
 export type Row = Readonly<Record<string, unknown>>
@@ -70,8 +70,48 @@ export const writeJsonl = <E, R>(
     (row) => `${JSON.stringify(row).replace(/[\u2028\u2029]/g, (c) => (c === "\u2028" ? "\\u2028" : "\\u2029"))}\n`
   )
 
+/** A file that is exported to, by what its extension says. @since 0.1.0 */
+export type FileKind = "csv" | "tsv" | "jsonl" | "parquet"
+
 /**
- * Writes by the file's extension: `.csv`, `.tsv` (CSV with tabs), `.jsonl` or `.ndjson` (which take each row whole, whatever the columns).
+ * Where rows can be exported to: a file, or a table of a SQLite file.
+ *
+ * @since 0.1.0
+ */
+export type Target =
+  | { readonly kind: FileKind; readonly file: string }
+  | { readonly kind: "sqlite"; readonly file: string; readonly table: string }
+
+const EXTENSIONS: ReadonlyMap<string, FileKind> = new Map([
+  [".csv", "csv"],
+  [".tsv", "tsv"],
+  [".jsonl", "jsonl"],
+  [".ndjson", "jsonl"],
+  [".parquet", "parquet"]
+])
+
+/** The targets that there are, for a message. @since 0.1.0 */
+export const TARGETS = `${[...EXTENSIONS.keys()].join(", ")}, or sqlite:<file>#<table>`
+
+/**
+ * What an operator's name for a target means: a file by its extension, or `sqlite:<file>#<table>`.
+ *
+ * @since 0.1.0
+ */
+export const target = (out: string): Either.Either<Target, InputError> => {
+  const [, database, table] = /^sqlite:(.+)#([^#]+)$/s.exec(out) ?? []
+  if (database !== undefined && table !== undefined) return Either.right({ kind: "sqlite", file: database, table })
+  const kind = out.startsWith("sqlite:") ? undefined : EXTENSIONS.get(extname(out).toLowerCase())
+  if (kind !== undefined) return Either.right({ kind, file: out })
+  const what = out.startsWith("sqlite:") ? "it names no table" : "the kind of file is not known by its extension"
+  return Either.left(unknown(out, what, `the name must end in ${TARGETS}`))
+}
+
+const unknown = (file: string, what: string, fix: string) =>
+  new InputError({ reason: "bad_option", message: `${file}: ${what}`, file, fix })
+
+/**
+ * Writes a text file by its extension: `.csv`, `.tsv` (CSV with tabs), `.jsonl` or `.ndjson` (which take each row whole, whatever the columns).
  *
  * @since 0.1.0
  */
@@ -81,21 +121,15 @@ export const write = <E, R>(
   rows: Stream.Stream<Row, E, R>,
   options: Pick<CsvOptions, "raw"> = {}
 ): Effect.Effect<number, InputError | E, R> => {
-  switch (extname(path).toLowerCase()) {
-    case ".csv":
+  switch (EXTENSIONS.get(extname(path).toLowerCase())) {
+    case "csv":
       return writeCsv(path, columns, rows, options)
-    case ".tsv":
+    case "tsv":
       return writeCsv(path, columns, rows, { ...options, delimiter: "\t" })
-    case ".jsonl":
-    case ".ndjson":
+    case "jsonl":
       return writeJsonl(path, rows)
     default:
-      return new InputError({
-        reason: "bad_option",
-        message: `${path}: the kind of file is not known by its extension`,
-        file: path,
-        fix: "write to a .csv, .tsv, .jsonl or .ndjson file"
-      })
+      return unknown(path, "this is no text file, by its extension", "write to a .csv, .tsv, .jsonl or .ndjson file")
   }
 }
 
@@ -104,67 +138,35 @@ const formula = /^(?:[\t\r\n]|\s*[=+\-@＝＋－＠])/
 const negative = /^-\d+(?:\.\d+)?$/
 
 const cellOf = (value: unknown, raw: boolean, delimiter: string): string => {
-  const text = textOf(value)
+  const text = Column.text(value)
   const unsafe = !raw && typeof value !== "number" && formula.test(text) && !negative.test(text)
   const quoted = unsafe || /["\r\n\ufeff]/.test(text) || text.includes(delimiter)
   return quoted ? `"${unsafe ? "'" : ""}${text.replaceAll('"', '""')}"` : text
 }
 
-const textOf = (value: unknown): string => {
-  if (value === null || value === undefined) return ""
-  if (value instanceof Date) return value.toISOString()
-  return typeof value === "object" ? JSON.stringify(value) : String(value)
-}
-
 /** Rows a write: few, so that rows of megabytes stay below the longest string (512 MiB). */
 const BATCH = 16
 
-/** Writes `head` and each row's text to a file beside `path`, which takes the final name at the end. */
+/** Writes `head` and each row's text. */
 const writeFile = <E, R>(
   path: string,
   head: string,
   rows: Stream.Stream<Row, E, R>,
   encode: (row: Row) => string
-): Effect.Effect<number, InputError | E, R> => {
-  const temporary = join(dirname(path), `.${basename(path)}.${randomBytes(6).toString("hex")}.tmp`)
-  const attempt = <A>(run: () => Promise<A>) =>
-    Effect.tryPromise({ try: run, catch: (error) => unwritable(path, error) })
-
-  const write = (file: fs.FileHandle) =>
+): Effect.Effect<number, InputError | E, R> =>
+  WholeFile.write(path, (append) =>
     Effect.gen(function* () {
       let count = 0
-      yield* attempt(() => file.appendFile(head))
+      yield* append(head)
       yield* Stream.runForEachChunk(Stream.rechunk(rows, BATCH), (chunk) =>
         Effect.flatMap(encodeAll(path, chunk, count, encode), (text) => {
           count += chunk.length
-          return attempt(() => file.appendFile(text))
+          return append(text)
         })
       )
       return count
     })
-  const publish = (file: fs.FileHandle) =>
-    attempt(() => file.sync()).pipe(
-      Effect.zipRight(attempt(() => fs.rename(temporary, path))),
-      Effect.zipRight(attempt(() => syncDirectory(dirname(path)))),
-      Effect.uninterruptible
-    )
-
-  return Effect.acquireUseRelease(
-    Effect.zipRight(
-      refuseSymlink(path),
-      attempt(() => fs.open(temporary, "wx", 0o600))
-    ),
-    (file) => Effect.tap(write(file), () => publish(file)),
-    // After the rename there is no temporary file any more.
-    (file) =>
-      Effect.promise(() =>
-        file
-          .close()
-          .finally(() => fs.rm(temporary, { force: true }))
-          .catch(() => undefined)
-      )
   )
-}
 
 const encodeAll = (path: string, rows: Chunk.Chunk<Row>, before: number, encode: (row: Row) => string) =>
   Effect.suspend(() => {
@@ -180,27 +182,4 @@ const encodeAll = (path: string, rows: Chunk.Chunk<Row>, before: number, encode:
       const message = `${path}: row ${row} cannot be written: ${error instanceof Error ? error.message : String(error)}`
       return new InputError({ reason: "bad_row", message, file: path, fix: "rows hold JSON values and dates only" })
     }
-  })
-
-const refuseSymlink = (path: string): Effect.Effect<void, InputError> =>
-  Effect.promise(() =>
-    fs.lstat(path).then(
-      (stat) => stat.isSymbolicLink(),
-      () => false
-    )
-  ).pipe(Effect.flatMap((link) => (link ? unwritable(path, new Error("it is a symbolic link")) : Effect.void)))
-
-/** A rename is durable once its directory is. Windows cannot open one. */
-const syncDirectory = async (path: string): Promise<void> => {
-  if (process.platform === "win32") return
-  const directory = await fs.open(path)
-  await directory.sync().finally(() => directory.close())
-}
-
-const unwritable = (path: string, error: unknown): InputError =>
-  new InputError({
-    reason: "unreadable",
-    message: `${path} cannot be written: ${error instanceof Error ? error.message : String(error)}`,
-    file: path,
-    fix: "name a regular file, in a directory that exists, on a disk with space"
   })

@@ -60,7 +60,7 @@ const runCommand = Command.make(
       model: Option.getOrUndefined(flags.model),
       scope: Option.getOrUndefined(flags.scope),
       chunkSize: Option.getOrUndefined(flags.chunkSize),
-      out: Option.getOrUndefined(Option.map(flags.out, (out) => resolve(out))),
+      out: Option.getOrUndefined(Option.map(flags.out, absolute)),
       ...wireOf(flags)
     }
     return withDb(
@@ -110,7 +110,7 @@ const resumeCommand = Command.make(
           ...kept,
           llm: Option.getOrElse(flags.llm, () => kept.llm),
           model: Option.getOrElse(flags.model, () => kept.model),
-          out: Option.match(flags.out, { onNone: () => kept.out, onSome: (out) => resolve(out) }),
+          out: Option.match(flags.out, { onNone: () => kept.out, onSome: absolute }),
           ...wireOf(flags, kept)
         }
         return yield* CliRun.execute({
@@ -144,8 +144,8 @@ const retryOf = (asked: ReadonlyArray<string>): Either.Either<Enrichment.RunOpti
   )
 }
 
-const absolute = (source: string): string =>
-  source.startsWith("sqlite:") ? `sqlite:${resolve(source.slice("sqlite:".length))}` : resolve(source)
+const absolute = (name: string): string =>
+  name.startsWith("sqlite:") ? `sqlite:${resolve(name.slice("sqlite:".length))}` : resolve(name)
 
 const command = Command.make("longhaul").pipe(
   Command.withDescription("Long, budgeted, crash-safe LLM batch runs"),

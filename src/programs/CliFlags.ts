@@ -5,6 +5,7 @@
  */
 import { Options } from "@effect/cli"
 import { Config, Effect, Option } from "effect"
+import { TARGETS } from "../layers/Export.ts"
 import { InputError } from "../services/Errors.ts"
 import * as Profile from "../services/Profile.ts"
 import type { Settings } from "./CliRun.ts"
@@ -44,7 +45,7 @@ const flags = {
   model: Options.text("model").pipe(Options.withDescription("Another model than the job's")),
   out: Options.text("out").pipe(
     Options.withAlias("o"),
-    Options.withDescription("The result file, .csv, .tsv or .jsonl (default <runId>.csv)")
+    Options.withDescription(`The results: ${TARGETS} (default <runId>.csv)`)
   ),
   rpm: Options.integer("rpm").pipe(
     Options.withDescription("The most requests that begin within a minute (default what the provider says)")

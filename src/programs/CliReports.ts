@@ -5,6 +5,7 @@
  */
 import { Command, Options } from "@effect/cli"
 import { Clock, Console, Effect, Option } from "effect"
+import { TARGETS } from "../layers/Export.ts"
 import { Checkpointer } from "../services/Checkpointer.ts"
 import { asOf, db } from "./CliFlags.ts"
 import * as CliRun from "./CliRun.ts"
@@ -54,7 +55,7 @@ export const checkpointsCommand = Command.make("checkpoints", { runId: runIdArg,
   )
 ).pipe(Command.withDescription("The checkpoints of a run"))
 
-/** A run's rows as a file. @since 0.1.0 */
+/** A run's rows as a file or a table. @since 0.1.0 */
 export const exportCommand = Command.make(
   "export",
   {
@@ -64,7 +65,7 @@ export const exportCommand = Command.make(
     raw: Options.boolean("raw").pipe(
       Options.withDescription("Leave text that a spreadsheet would run as a formula as it is")
     ),
-    out: Options.text("out").pipe(Options.withAlias("o"), Options.withDescription("The file: .csv, .tsv or .jsonl"))
+    out: Options.text("out").pipe(Options.withAlias("o"), Options.withDescription(`Where to: ${TARGETS}`))
   },
   ({ asOf, db, out, raw, runId }) =>
     withDb(
@@ -78,7 +79,7 @@ export const exportCommand = Command.make(
         return ExitCode.DONE
       })
     )
-).pipe(Command.withDescription("Write a run's rows to a file, as far as it is"))
+).pipe(Command.withDescription("Write a run's rows to a file or a SQL table, as far as it is"))
 
 type Last = Effect.Effect.Success<ReturnType<typeof Report.lastCheckpoint>>
 

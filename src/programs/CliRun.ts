@@ -7,7 +7,7 @@ import { existsSync } from "node:fs"
 import { dirname } from "node:path"
 import { Prompt } from "@effect/cli"
 import { Console, Effect, Either, Fiber, Layer, Option, Schedule, Schema, Stream } from "effect"
-import { write } from "../layers/Export.ts"
+import * as Export from "../layers/Export.ts"
 import * as LLMSimulated from "../layers/LLMSimulated.ts"
 import * as Rows from "../layers/Rows.ts"
 import * as RowsSqlite from "../layers/RowsSqlite.ts"
@@ -99,13 +99,21 @@ const openai = ({ profile, timeout }: Settings) =>
     )
   )
 
-/** A result file that cannot be written is found before anything is paid for. */
-const checkOut = (out: string | undefined): Effect.Effect<void, InputError> => {
-  if (out === undefined) return Effect.void
-  const bad = (message: string) => new InputError({ reason: "bad_option", file: out, message })
-  if (!/\.(csv|tsv|jsonl|ndjson)$/i.test(out)) return bad(`--out ${out}: the name must end in .csv, .tsv or .jsonl`)
-  return existsSync(dirname(out)) ? Effect.void : bad(`--out ${out}: its directory does not exist`)
-}
+/** A result that cannot be written is found before anything is paid for. */
+const checkOut = (out: string | undefined) =>
+  Effect.gen(function* () {
+    if (out === undefined) return
+    const target = yield* Export.target(out)
+    if (!existsSync(dirname(target.file))) {
+      const message = `--out ${out}: its directory does not exist`
+      return yield* new InputError({ reason: "bad_option", file: target.file, message })
+    }
+    if (target.kind === "sqlite") yield* (yield* tables).check(target.file, target.table)
+  })
+
+// What most runs do not need is not loaded.
+const tables = Effect.promise(() => import("../layers/ExportSql.ts"))
+const parquet = Effect.promise(() => import("../layers/Parquet.ts"))
 
 const providerOf = (settings: Settings, simulated: JobFile.JobModule["simulated"]) =>
   settings.llm === "openai" ? openai(settings) : Option.getOrElse(simulated, () => LLMSimulated.layer())
@@ -264,7 +272,7 @@ export interface ExportRunOptions {
 }
 
 /**
- * Writes a run's rows to a file, in input order, and gives their number. Text that a spreadsheet would run as a formula is made safe unless `raw`.
+ * Writes a run's rows to a file or a table, in input order, and gives their number. In CSV, text that a spreadsheet would run as a formula is made safe unless `raw`.
  *
  * @since 0.1.0
  */
@@ -275,17 +283,20 @@ export const exportRun = (
   { asOf, raw = false }: ExportRunOptions = {}
 ) =>
   Effect.gen(function* () {
+    const target = yield* Export.target(out)
     // As they are stored: rows that were kept over a change of the schema are exported too.
     const rows = Enrichment.results(runId, Schema.Unknown, { asOf })
-    // Of all rows, in order of appearance: a refresh may have brought a column, and JSON rows need not have the same.
-    const columns = new Set<string>()
-    yield* Stream.runForEach(rows, ({ record }) =>
-      Effect.sync(() => {
-        for (const name of Object.keys(record)) columns.add(name)
-      })
-    )
-    const layout = ResultRows.layout(job.agent.output, [...columns])
-    return yield* write(out, layout.columns, Stream.map(rows, layout.row), { raw })
+    const survey = ResultRows.survey(job.agent.output)
+    yield* Stream.runForEach(rows, (row) => Effect.sync(() => survey.see(row)))
+    const { columns, row, typed, typedRow } = survey.layout()
+    switch (target.kind) {
+      case "parquet":
+        return yield* (yield* parquet).write(target.file, typed, Stream.map(rows, typedRow))
+      case "sqlite":
+        return yield* (yield* tables).write(target.file, target.table, typed, Stream.map(rows, typedRow))
+      default:
+        return yield* Export.write(target.file, columns, Stream.map(rows, row), { raw })
+    }
   })
 
 const summary = (result: Enrichment.RunResult<unknown>, ms: number, out: string, db: string): string => {

@@ -3,10 +3,11 @@
  * Every second run is killed at random instants (every tenth run is the real command, from `dist/`), the others kill themselves at a labelled point. Half of the runs
  * have a cap that binds before the rows are done, half have room for all that the kills cost.
  *
- *   npm run crash -- --kills 1000 [--rows 300] [--concurrency 8] [--budget 50] [--seed 1] [--clean] [--plant check-then-charge]
+ *   npm run crash -- --kills 1000 [--rows 300] [--concurrency 8] [--budget 50] [--seed 1] [--clean] [--plant check-then-charge] [--export]
  *
  * `--rows`: in each run. `--budget`: for every run, in dollars. `--clean`: a provider without faults. `--plant`: the same against a design without holds, which must be
- * found out. Exit 0 only if every check held.
+ * found out. `--export`: every run has the same rows and room for all of them, and their exported files must be one, whatever the kills; then as many kills of `longhaul export` itself, to
+ * each kind of target in turns. Exit 0 only if every check held.
  */
 import { mkdtempSync, rmSync } from "node:fs"
 import { availableParallelism, tmpdir } from "node:os"
@@ -14,6 +15,7 @@ import { join } from "node:path"
 import { parseArgs } from "node:util"
 import { Effect, Random } from "effect"
 import { startFakeProvider } from "../support/startFakeProvider.ts"
+import { killExports } from "./exports.ts"
 import { isPlant } from "./order.ts"
 import { points } from "./points.ts"
 import { bundleChild } from "./process.ts"
@@ -29,7 +31,8 @@ const { values: flags } = parseArgs({
     budget: text,
     seed: text,
     plant: text,
-    clean: { type: "boolean" }
+    clean: { type: "boolean" },
+    export: { type: "boolean" }
   }
 })
 const kills = number(flags.kills, 200)
@@ -38,6 +41,7 @@ const concurrency = number(flags.concurrency, 8)
 const seed = number(flags.seed, 1)
 if (flags.plant !== undefined && !isPlant(flags.plant)) throw new Error(`there is no plant ${flags.plant}`)
 const plant = flags.plant
+const alike = flags.export === true
 
 /** The command takes three seconds of a core to start: it gets fewer. */
 const killsOf = (kind: Kind): number => (kind === "command" ? 3 : 6)
@@ -54,11 +58,11 @@ const kindOf = (index: number): Kind => {
 }
 
 const planOf = (index: number, whole: number, killsLeft: number): Plan => {
-  const roomy = index % 4 >= 2
+  const roomy = alike || index % 4 >= 2
   const budget = flags.budget === undefined ? (whole * (roomy ? 2 : 0.9)) / 1e9 : Number(flags.budget)
   const kind = kindOf(index)
   const kills = Math.min(killsOf(kind), killsLeft)
-  return { index, kind, rows, concurrency, budget, roomy, kills, plant }
+  return { index, kind, rows, concurrency, budget, roomy, kills, plant, alike }
 }
 
 const laneOf = async (directory: string, bundle: string, n: number): Promise<Lane> => ({
@@ -87,6 +91,7 @@ const costOf = async (lane: Lane): Promise<number> => {
 const reports: Array<Report> = []
 let next = 0
 let wanted = kills
+let exports: Awaited<ReturnType<typeof killExports>> = new Map()
 /** Takes runs until the kills are done. A run that ended before its last kill gives back what it did not use. */
 const drive = async (lane: Lane, whole: number): Promise<void> => {
   while (wanted > 0) {
@@ -107,6 +112,10 @@ const began = performance.now()
 try {
   const whole = await costOf(lanes[0] ?? (await laneOf(directory, bundle, 0)))
   await Promise.all(lanes.map((lane) => drive(lane, whole)))
+  if (alike) {
+    const randoms = lanes.map(({ random }) => random)
+    exports = await killExports(join(directory, "exports"), kills, randoms)
+  }
 } finally {
   await Promise.all(lanes.map(({ provider }) => provider.stop()))
   rmSync(bundle, { force: true })
@@ -146,7 +155,17 @@ console.log(rowFor("all", reports, (performance.now() - began) / 1000))
 console.log(
   "over: times the bill or the book passed the cap; short: times the book counted less than the bill; lost: rows without their own answer, where the cap has room for all; most: most calls that one kill made uncertain"
 )
-const broken = reports.flatMap((report) => report.broken)
+const complete = reports.flatMap(({ sha256 }) => sha256 ?? [])
+const hashes = new Set(complete)
+if (alike) console.log(`\nexports of ${complete.length} complete runs: ${hashes.size} sha256`)
+for (const [target, { hashes, hits, kills }] of exports) {
+  console.log(`export to ${target}: ${kills} kills, ${hits} of them in mid-export; ${hashes.size} sha256 after them`)
+}
+const broken = [
+  ...(alike && hashes.size !== 1 ? [`the runs' exports have ${hashes.size} sha256: ${[...hashes].join(", ")}`] : []),
+  ...reports.flatMap((report) => report.broken),
+  ...[...exports.values()].flatMap((report) => report.broken)
+]
 for (const line of broken.slice(0, 40)) console.log(`BROKEN ${line}`)
 if (broken.length > 40) console.log(`BROKEN and ${broken.length - 40} more`)
 process.exitCode = broken.length === 0 ? 0 : 1

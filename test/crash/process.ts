@@ -47,15 +47,21 @@ export const startChild = (bundle: string, order: Order): Life =>
 
 /** The command; it is ready when the run is claimed, so that kills fall into work and not into the start of node. */
 export const startCommand = (cwd: string, order: Order): Life => {
-  const of = ["run", here("./job.ts"), "--run-id", order.runId, "--db", order.db]
+  const of = ["run", jobFile, "--run-id", order.runId, "--db", order.db]
   const files = ["--source", order.source, "--out", order.out]
   const limits = ["--budget", String(order.budget), "--concurrency", String(order.concurrency)]
   const timeout = ["--timeout", String(Math.ceil(order.timeoutMs / 1000))]
-  const child = spawn(process.execPath, [here("../../dist/programs/main.js"), ...of, ...files, ...limits, ...timeout], {
-    // Not the project's own directory, so that the job finds the library as an installed one does.
+  return startLonghaul(cwd, [...of, ...files, ...limits, ...timeout], order.provider)
+}
+
+export const jobFile = here("./job.ts")
+
+/** The command with these arguments. `cwd`: not the project's own directory, so that a job finds the library as an installed one does. */
+export const startLonghaul = (cwd: string, args: ReadonlyArray<string>, provider = ""): Life => {
+  const child = spawn(process.execPath, [here("../../dist/programs/main.js"), ...args], {
     cwd,
     stdio: ["ignore", "ignore", "pipe"],
-    env: { ...process.env, OPENAI_API_KEY: "sk-crash", OPENAI_BASE_URL: order.provider }
+    env: { ...process.env, OPENAI_API_KEY: "sk-crash", OPENAI_BASE_URL: provider }
   })
   return living(child, "stderr")
 }

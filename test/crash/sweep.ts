@@ -1,4 +1,5 @@
 /** One run that is killed several times and resumed each time, with every check after each kill and at the end. */
+import { createHash } from "node:crypto"
 import { mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs"
 import { join } from "node:path"
 import { setTimeout as sleep } from "node:timers/promises"
@@ -21,6 +22,8 @@ export interface Plan {
   readonly roomy: boolean
   readonly kills: number
   readonly plant: Plant | undefined
+  /** Every run has the same rows, so that their exports can be compared. */
+  readonly alike: boolean
 }
 
 export interface Lane {
@@ -43,6 +46,8 @@ export interface Report {
   /** The book, for the sums at the end. */
   readonly rows: number
   readonly code: number | null
+  /** Of the exported file, if the run is complete. */
+  readonly sha256: string | undefined
 }
 
 /** How long after its work began a process is killed, at most. The command says so early: when the run is claimed. */
@@ -51,7 +56,8 @@ const LONGEST_MS = { random: 250, command: 1_000 } as const
 const passes = { a: 4, b0: 4, b: 20, c: 20, d: 4, e: 3, f: 3 } as const
 
 /** Long enough that an answer costs about half of what was held for it. */
-const nameOf = (plan: Plan, id: number) => `row ${id} of run ${plan.index} ${"abcdefghi ".repeat(16).trim()}`
+const nameOf = (plan: Plan, id: number) =>
+  `row ${id} of run ${plan.alike ? 0 : plan.index} ${"abcdefghi ".repeat(16).trim()}`
 export const rowsOf = (plan: Plan): string =>
   ["id,name", ...Array.from({ length: plan.rows }, (_, i) => `${i + 1},${nameOf(plan, i + 1)}`)].join("\n")
 
@@ -87,12 +93,15 @@ export const sweepOne = async (lane: Lane, plan: Plan): Promise<Report> => {
   const last = await life.last()
   const [book, bill] = await look("end")
   note("end", brokenAtEnd(plan, book, bill, last, report))
-  const exported = last.process.exitCode === 0 ? ownAnswers(join(directory, "out.csv"), plan) : plan.rows
+  const out = join(directory, "out.csv")
+  const exported = last.process.exitCode === 0 ? ownAnswers(out, plan) : plan.rows
+  const sha256 = last.process.exitCode === 0 ? createHash("sha256").update(readFileSync(out)).digest("hex") : undefined
   report.lost = plan.roomy ? plan.rows - Math.min(exported, get(book.outcomes, "n")) : 0
   note("end", report.lost === 0 ? [] : [`${report.lost} rows are lost`])
   rmSync(directory, { recursive: true, force: true })
   const rows = get(book.outcomes, "n")
-  return { ...report, broken, rows, code: last.process.exitCode, seconds: (performance.now() - began) / 1000 }
+  const seconds = (performance.now() - began) / 1000
+  return { ...report, broken, rows, code: last.process.exitCode, sha256, seconds }
 }
 
 const notesOf = (plan: Plan) => {
