@@ -49,6 +49,12 @@ const runCommand = Command.make(
       ),
       Config.string("scope")
     ),
+    canary: configured(
+      Options.integer("canary").pipe(
+        Options.withDescription("Run so many rows first; go on if nothing looks wrong, else wait for approve")
+      ),
+      Config.integer("canary")
+    ),
     ...forNewRun
   },
   (flags) => {
@@ -75,6 +81,7 @@ const runCommand = Command.make(
           retry: undefined,
           reread: false,
           acceptLoss: flags.acceptLoss,
+          canary: Option.getOrUndefined(flags.canary),
           onDrift,
           graceMs: flags.grace * 1000,
           json: flags.json
@@ -121,6 +128,7 @@ const resumeCommand = Command.make(
           retry: yield* retryOf(flags.retry),
           reread: flags.reread,
           acceptLoss: flags.acceptLoss,
+          canary: undefined,
           onDrift: yield* driftOf(flags),
           graceMs: flags.grace * 1000,
           json: flags.json

@@ -16,6 +16,7 @@ import { InputError, RunRefused } from "../services/Errors.ts"
 import * as MonotonicTime from "../services/MonotonicTime.ts"
 import * as Profile from "../services/Profile.ts"
 import type { RowSource } from "../services/RowSource.ts"
+import * as CanaryText from "./CanaryText.ts"
 import * as Enrichment from "./Enrichment.ts"
 import * as EventLine from "./EventLine.ts"
 import * as ExitCode from "./ExitCode.ts"
@@ -61,6 +62,7 @@ export interface CliRunOptions {
   readonly onDrift: Enrichment.RunOptions["onDrift"]
   readonly reread: boolean
   readonly acceptLoss: boolean
+  readonly canary: number | undefined
   readonly graceMs: number
   /** Events as JSON lines on stdout, in place of the progress line and the summary. */
   readonly json: boolean
@@ -77,6 +79,10 @@ export const execute = (options: CliRunOptions) =>
     yield* checkOut(settings.out)
     if (settings.timeout !== undefined && settings.timeout < 1) {
       const message = `--timeout must be a whole number of seconds from 1, not ${settings.timeout}`
+      return yield* new InputError({ reason: "bad_option", message })
+    }
+    if (options.canary !== undefined && options.canary < 1) {
+      const message = `--canary must be a whole number of rows from 1, not ${options.canary}`
       return yield* new InputError({ reason: "bad_option", message })
     }
     const loaded = yield* JobFile.load(settings.job)
@@ -181,7 +187,7 @@ const askDrift = (message: string) =>
 
 const run = (job: Job<unknown, unknown>, options: CliRunOptions) =>
   Effect.gen(function* () {
-    const { acceptLoss, db, graceMs, onDrift, reread, retry, settings } = options
+    const { acceptLoss, canary, db, graceMs, onDrift, reread, retry, settings } = options
     const begun = yield* MonotonicTime.now
     let runId = options.runId
     const ran = Effect.scoped(
@@ -191,6 +197,7 @@ const run = (job: Job<unknown, unknown>, options: CliRunOptions) =>
           onDrift,
           reread,
           acceptLoss,
+          canary,
           graceMs,
           settings: yield* Effect.orDie(Schema.encode(SettingsJson)(settings)),
           ...(retry === undefined ? {} : { retry })
@@ -203,7 +210,7 @@ const run = (job: Job<unknown, unknown>, options: CliRunOptions) =>
           const verb = paused.by === "operator" ? "unpause" : "approve"
           yield* Console.error(`the run is ${why}; it waits. Go on with: longhaul ${verb} ${runId} --db ${db}`)
         }
-        return yield* Effect.onInterrupt(showing(handle, options.json), () => draining(handle))
+        return yield* Effect.onInterrupt(showing(handle, options), () => draining(handle))
       })
     )
     const result = yield* Effect.onInterrupt(ran, () => (runId === undefined ? Effect.void : stopped(runId, db)))
@@ -238,7 +245,7 @@ const stopped = (runId: string, db: string) =>
   })
 
 /** Shows progress until the run ends: on a terminal one line, on a pipe a line every few seconds; with `json` its events on stdout. */
-const showing = (handle: Enrichment.Handle<unknown>, json: boolean) =>
+const showing = (handle: Enrichment.Handle<unknown>, { db, json }: CliRunOptions) =>
   Effect.gen(function* () {
     const line = TerminalLine.make(process.stderr)
     const rateAt = ProgressLine.recentRate()
@@ -250,9 +257,11 @@ const showing = (handle: Enrichment.Handle<unknown>, json: boolean) =>
       yield* line.draw((width) => ProgressLine.render(snapshot, rate, width))
     })
     const ticking = Effect.repeat(Effect.delay(draw, json ? 1_000 : line.isTerminal ? 250 : 5_000), Schedule.forever)
-    const telling = json
-      ? yield* Effect.fork(Stream.runForEach(handle.events, (event) => Console.log(EventLine.event(event))))
-      : Fiber.void
+    const tell = (event: Enrichment.RunEvent<unknown>) => {
+      if (json) return Console.log(EventLine.event(event))
+      return event._tag === "Canary" ? line.above(CanaryText.render(event.report, handle.runId, db)) : Effect.void
+    }
+    const telling = yield* Effect.fork(Stream.runForEach(handle.events, tell))
     const result = yield* Effect.raceFirst(handle.await, Effect.zipRight(ticking, Effect.never))
     yield* Fiber.await(telling)
     yield* draw

@@ -30,12 +30,14 @@ import type { LLM } from "../services/LLM.ts"
 import type { Outcome } from "../services/Outcome.ts"
 import type { Store } from "../services/Store.ts"
 import type { Usd } from "../services/Usd.ts"
+import type { CanaryReport } from "./Canary.ts"
 import { begin, execute, type Live, snapshotOf } from "./Execution.ts"
 import type { Job } from "./Job.ts"
 import * as Report from "./Report.ts"
 import type * as RowLoop from "./RowLoop.ts"
 import type * as Workflow from "./Workflow.ts"
 
+export type { CanaryReport } from "./Canary.ts"
 export { type Job, type JobOptions, make, withOverrides } from "./Job.ts"
 export {
   doneIds,
@@ -53,7 +55,8 @@ export {
  * transient error failed (`none`: not even those; `rows`: just these ids). `reread`: first read the paid answers of partial rows, and of those where only the schema changed, with the present
  * parser and schema, for nothing. `onDrift`: what becomes of rows that were done with another prompt, schema or model; without it the run is
  * refused. `acceptLoss`: go on although the database has lost commits. `graceMs`: how long an interruption waits for calls in flight, default 10,000. `collect`: keep all outcomes and give the workflow's result.
- * `onDone: "reclaim"` deletes the run's checkpoints at the end. `spans`: one span a row and call. `settings`: kept in the run's record.
+ * `canary`: of a new run so many rows, spread over the lengths of all, run first; if something looks wrong, or the run may cost more than its cap, it is paused until `Steering.approve`; later rows are compared with
+ * them. `onDone: "reclaim"` deletes the run's checkpoints at the end. `spans`: one span a row and call. `settings`: kept in the run's record.
  *
  * @since 0.1.0
  */
@@ -64,6 +67,7 @@ export interface RunOptions {
   readonly reread?: boolean
   readonly onDrift?: "keep" | "rerun" | undefined
   readonly acceptLoss?: boolean | undefined
+  readonly canary?: number | undefined
   readonly graceMs?: number
   readonly collect?: boolean
   readonly onDone?: "keep" | "reclaim"
@@ -110,6 +114,8 @@ export type RunEvent<A> =
   | { readonly _tag: "ProviderLeft"; readonly message: string }
   /** The event loop stood still for this many milliseconds. */
   | { readonly _tag: "Stalled"; readonly ms: number }
+  /** The rows that ran first have ended. */
+  | { readonly _tag: "Canary"; readonly report: CanaryReport }
   /** An order from another process was carried out. */
   | ({ readonly _tag: "Ordered" } & OrderRecord)
   | { readonly _tag: "Stopping"; readonly reason: StopReason }

@@ -109,7 +109,8 @@ export const begin = <Row, A, I>(
         status: "loading",
         source,
         createdAt: now,
-        chunkSize: job.chunkSize
+        chunkSize: job.chunkSize,
+        canary: options.canary === undefined ? null : { rows: options.canary, over: false }
       },
       limits: wanted,
       acceptLoss: options.acceptLoss

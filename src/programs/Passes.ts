@@ -3,11 +3,12 @@
  *
  * @since 0.1.0
  */
-import { Clock, Effect, Either, type Scope } from "effect"
-import type { Book, OrderRecord, Verdict } from "../services/Book.ts"
+import { Clock, Effect, Either, Option, type Scope } from "effect"
+import type { Book, Order, OrderRecord, Verdict } from "../services/Book.ts"
 import type { StopReason, StorageError } from "../services/Errors.ts"
 import { Journal } from "../services/Journal.ts"
 import type { Outcome } from "../services/Outcome.ts"
+import * as Canary from "./Canary.ts"
 import type { RunEvent } from "./Enrichment.ts"
 import type { Live } from "./Execution.ts"
 import * as Invoker from "./Invoker.ts"
@@ -35,12 +36,15 @@ export interface PassOptions<A> {
  */
 export const run = <Row, A, I>(live: Live<Row, A, I>, options: PassOptions<A>): Effect.Effect<void, StorageError> =>
   Effect.gen(function* () {
+    const { canary } = yield* bookNow(live)
+    const chosen = canary === null ? undefined : yield* Canary.choose(live.journal, live.fence.runId, canary.rows)
     let goesOn = true
     while (goesOn) {
       const book = yield* bookNow(live)
       countAll(live, book)
-      if (live.meter.state().stop === null) yield* Effect.scoped(pass(live, book, options))
-      goesOn = yield* finish(live, book, options)
+      if (live.meter.state().stop === null) yield* Effect.scoped(pass(live, book, chosen, options))
+      const isDecided = chosen !== undefined && isFirst(book) && (yield* decide(live, chosen, options))
+      goesOn = isDecided || (yield* finish(live, book, options))
     }
   })
 
@@ -60,10 +64,35 @@ export const endedOf = (book: Book): number => book.done + book.partial + book.f
 /** Another process has the run: what it makes of it is not this one's to tell. @since 0.1.0 */
 export const isFenced = <Row, A, I>({ meter }: Live<Row, A, I>): boolean => meter.state().stop?.kind === "fenced"
 
+/** Whether the rows of the canary are to run, and no others. */
+const isFirst = ({ canary, paused }: Book): boolean => canary?.over === false && paused?.by !== "canary"
+
+/** Once the canary has ended: the run goes on, or is paused until it is approved. False: it has not. */
+const decide = <Row, A, I>(
+  live: Live<Row, A, I>,
+  chosen: Canary.Chosen,
+  { publish }: PassOptions<A>
+): Effect.Effect<boolean, StorageError> =>
+  Effect.gen(function* () {
+    const { journal, meter, orders } = live
+    yield* journal.flush
+    if (meter.state().stop !== null) return false
+    const report = yield* Canary.report(live, yield* bookNow(live), chosen)
+    if (Option.isNone(report)) return false
+    publish({ _tag: "Canary", report: report.value })
+    yield* order(live, Canary.orderOf(report.value), "canary")
+    yield* orders.hear((record) => publish({ _tag: "Ordered", ...record }))
+    return true
+  })
+
+const order = <Row, A, I>({ fence, journal }: Live<Row, A, I>, order: Order, by: string) =>
+  Effect.flatMap(Clock.currentTimeMillis, (at) => journal.commit({ _tag: "Order", runId: fence.runId, by, order, at }))
+
 /** One pass over the rows that are pending. */
 const pass = <Row, A, I>(
   live: Live<Row, A, I>,
   book: Book,
+  chosen: Canary.Chosen | undefined,
   { feed, publish, reused }: PassOptions<A>
 ): Effect.Effect<void, StorageError, Scope.Scope> =>
   Effect.gen(function* () {
@@ -82,6 +111,8 @@ const pass = <Row, A, I>(
       reused,
       spans: options.spans === true
     })
+    const isCompared = chosen !== undefined && !isFirst(book)
+    const comparison = isCompared ? yield* Canary.compare(live, book, chosen) : undefined
     if (book.status === "suspended") journal.append({ _tag: "Status", fence, status: "running", reason: null })
     let width = widthOf(meter.state().maxConcurrency)
     let widen = (_more: number): void => {}
@@ -99,18 +130,26 @@ const pass = <Row, A, I>(
         widen = listen
       },
       called: new Set(openCalls.map(({ seq }) => seq)),
+      only: isFirst(book) ? chosen?.seqs : undefined,
       ended: endedOf(book),
       failFast: options.mode === "failFast",
       spans: options.spans === true,
       onRow: (ended) => {
         count(live, ended.outcome)
         publish({ _tag: "Row", ...ended })
+        const pause = comparison?.see(ended)
+        if (pause === undefined) return
+        // At once, and in the book as soon as it can be.
+        meter.dispatch({ _tag: "Pause", pause })
+        const at = live.clock.unsafeCurrentTimeMillis()
+        journal.append({ _tag: "Order", runId: fence.runId, by: "detector", order: pause, at })
       },
       onSnapshot: (rows) => publish({ _tag: "Checkpoint", rows })
     })
     yield* orders.watch((record) => {
       publish({ _tag: "Ordered", ...record })
       recount(live, record)
+      if (record.order._tag === "Approve" || record.order._tag === "Unpause") comparison?.accept()
       const wanted = widthOf(meter.state().maxConcurrency)
       if (wanted > width) widen(wanted - width)
       width = Math.max(width, wanted)

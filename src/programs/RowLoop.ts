@@ -27,6 +27,8 @@ export interface Ended<A> {
   readonly id: string
   readonly outcome: Outcome<A>
   readonly fromStore: boolean
+  /** Characters of the row as JSON. */
+  readonly inputLength: number
 }
 
 /** @since 0.1.0 */
@@ -45,6 +47,8 @@ export interface LoopOptions<Row, A, I> {
   readonly onWider: (listen: (more: number) => void) => void
   /** Rows that took a call before, in their present epoch: what the store has for them by now saves none. */
   readonly called: ReadonlySet<number>
+  /** Only these rows, if any are named. */
+  readonly only: ReadonlySet<number> | undefined
   /** How many rows have ended so far in this run: snapshots fall on its multiples of the chunk size. */
   readonly ended: number
   readonly failFast: boolean
@@ -131,7 +135,7 @@ const unfit = (message: string) =>
 
 /** Hands out pending rows in order. One worker reads the next page while the others wait for it. */
 const puller = <Row, A, I>(options: LoopOptions<Row, A, I>): Effect.Effect<Prepared<A> | undefined, StorageError> => {
-  const { fence, job, journal, store, text } = options
+  const { fence, job, journal, only, store, text } = options
   const schema = AgentResult(job.agent.output)
   let page: Array<Prepared<A>> = []
   let at = 0
@@ -140,7 +144,8 @@ const puller = <Row, A, I>(options: LoopOptions<Row, A, I>): Effect.Effect<Prepa
   let reading: Deferred.Deferred<void> | undefined
 
   const read = Effect.gen(function* () {
-    const rows = yield* journal.reads.pending(fence.runId, after, job.chunkSize)
+    const pending = yield* journal.reads.pending(fence.runId, after, job.chunkSize)
+    const rows = only === undefined ? pending : pending.filter(({ seq }) => only.has(seq))
     const asked = yield* Effect.forEach(rows, (row) => prepare(job, row, text))
     const keys = asked.flatMap((either) => (Either.isRight(either) ? [either.right.key] : []))
     // A re-run asks anew: what it would find in the store is the result that is to be replaced.
@@ -153,8 +158,8 @@ const puller = <Row, A, I>(options: LoopOptions<Row, A, I>): Effect.Effect<Prepa
       return [{ row, asked: one, stored: hit }]
     })
     at = 0
-    after = rows.at(-1)?.seq ?? after
-    ended = rows.length === 0
+    after = pending.at(-1)?.seq ?? after
+    ended = pending.length === 0
   })
 
   const refill = Effect.suspend(() => {
@@ -258,7 +263,7 @@ const finisher = <Row, A, I>(options: LoopOptions<Row, A, I>) => {
       }
       // What another model answered is not the result of this key: no other run may find it there.
       if (record.kind === "done" && !facts.fallback && !facts.storeHit) options.feed.add(key, value, epoch > 0)
-      options.onRow({ seq, id: row.id, outcome, fromStore: facts.storeHit })
+      options.onRow({ seq, id: row.id, outcome, fromStore: facts.storeHit, inputLength: row.value.length })
       if (options.failFast && Either.isLeft(outcome)) {
         meter.stop({ kind: "fail_fast", message: `row ${row.id} failed: ${outcome.left.message}` })
       }

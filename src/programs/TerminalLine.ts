@@ -12,6 +12,8 @@ export interface TerminalLine {
   readonly isTerminal: boolean
   /** Draws what is rendered for a width in characters; `undefined`: as long as it is. */
   readonly draw: (render: (width: number | undefined) => string) => Effect.Effect<void>
+  /** Writes lines that stay, above the one that is drawn. */
+  readonly above: (text: string) => Effect.Effect<void>
   /** Leaves the line as it stands. */
   readonly end: Effect.Effect<void>
 }
@@ -24,16 +26,25 @@ export interface TerminalLine {
 export const make = (stream: WriteStream): TerminalLine => {
   // A dumb one shows escape codes as they are (terminfo(5), "dumb").
   const isTerminal = stream.isTTY === true && process.env.TERM !== "dumb"
+  const clear = () => {
+    if (!isTerminal) return
+    cursorTo(stream, 0)
+    clearLine(stream, 0)
+  }
   return {
     isTerminal,
+    above: (text) =>
+      Effect.sync(() => {
+        clear()
+        stream.write(`${text}\n`)
+      }),
     draw: (render) =>
       Effect.sync(() => {
         if (!isTerminal) {
           stream.write(`${render(undefined)}\n`)
           return
         }
-        cursorTo(stream, 0)
-        clearLine(stream, 0)
+        clear()
         // One less: a full line would wrap, and the next one be drawn below it.
         stream.write(render((stream.columns ?? 80) - 1))
       }),

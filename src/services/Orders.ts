@@ -69,14 +69,11 @@ const changeOf = ({ by, order }: Extract<Op, { _tag: "Order" }>, book: Book, gro
     case "Pause":
       return book.status === "done" ? refused("done") : { paused: { by: order.by, message: order.message } }
     case "Unpause":
-      return { paused: null }
+      return { paused: null, ...(book.paused?.by === "canary" ? { canary: passed(book) } : {}) }
     case "Drain":
       return {}
     case "Approve":
-      return {
-        paused: book.paused?.by === "operator" ? book.paused : null,
-        canary: book.canary === null ? null : { ...book.canary, over: true }
-      }
+      return { paused: book.paused?.by === "operator" ? book.paused : null, canary: passed(book) }
     case "Cancel":
       return book.status === "done"
         ? refused("done")
@@ -90,6 +87,8 @@ const changeOf = ({ by, order }: Extract<Op, { _tag: "Order" }>, book: Book, gro
       return { ...again(order.rows, book, group), ...(book.status === "done" ? queued : {}) }
   }
 }
+
+const passed = ({ canary }: Book) => (canary === null ? null : { ...canary, over: true })
 
 const queued: Pick<Book, "status" | "reason"> = {
   status: "suspended",
