@@ -67,6 +67,7 @@ const ENTRYPOINTS = [
   "programs/Cli.ts",
   "programs/CliBill.ts",
   "programs/CliFlags.ts",
+  "programs/CliPlan.ts",
   "programs/CliRepairs.ts",
   "programs/CliReports.ts",
   "programs/CliRun.ts",

@@ -11,6 +11,7 @@ import { Cause, Config, ConfigProvider, Console, Effect, Either, Option, Schema 
 import { InputError } from "../services/Errors.ts"
 import { failuresCommand, receiptCommand } from "./CliBill.ts"
 import { budgetOf, configured, driftOf, forNewRun, forResume, wireOf } from "./CliFlags.ts"
+import * as CliPlan from "./CliPlan.ts"
 import { doctorCommand, reconcileCommand, refreshCommand } from "./CliRepairs.ts"
 import { checkpointsCommand, exportCommand, statusCommand } from "./CliReports.ts"
 import * as CliRun from "./CliRun.ts"
@@ -158,6 +159,7 @@ const absolute = (name: string): string =>
 const command = Command.make("longhaul").pipe(
   Command.withDescription("Long, budgeted, crash-safe LLM batch runs"),
   Command.withSubcommands([
+    CliPlan.command,
     runCommand,
     resumeCommand,
     statusCommand,

@@ -215,7 +215,7 @@ export interface Pace {
 }
 
 /**
- * `paid`: rows that ended and are not in the sample. The limits are those of the run or the provider, a minute.
+ * `paid`: rows that ended and are not in the sample. `ahead`: the sample's rows are still to be run, and their figures are supposed. The limits are those of the run or the provider, a minute.
  *
  * @since 0.1.0
  */
@@ -223,6 +223,7 @@ export interface TimeInput {
   readonly lengths: ReadonlyArray<number>
   readonly sample: ReadonlyArray<Pace>
   readonly paid?: ReadonlyArray<number> | undefined
+  readonly ahead?: boolean | undefined
   readonly concurrency: number
   readonly requestsPerMinute?: number | undefined
   readonly tokensPerMinute?: number | undefined
@@ -244,14 +245,16 @@ export const time = (input: TimeInput): Option.Option<Interval> => {
     Option.all([leftOf((pace) => pace.latencyMs), leftOf((pace) => pace.calls), leftOf((pace) => pace.tokens)]),
     ([work, calls, tokens]) => {
       const workers = Math.max(1, Math.floor(Number.isFinite(input.concurrency) ? input.concurrency : 1))
+      const part = input.ahead === true ? "total" : "left"
+      const rows = work.rowsLeft + (input.ahead === true ? sample.length : 0)
       const at = (end: keyof Interval) =>
         Math.max(
-          work.left[end] / Math.min(workers, Math.max(1, work.rowsLeft)),
-          minutes(calls.left[end], input.requestsPerMinute),
-          minutes(tokens.left[end], input.tokensPerMinute)
+          work[part][end] / Math.min(workers, Math.max(1, rows)),
+          minutes(calls[part][end], input.requestsPerMinute),
+          minutes(tokens[part][end], input.tokensPerMinute)
         )
       const longest = Math.max(0, ...sample.map(({ latencyMs }) => (Number.isFinite(latencyMs) ? latencyMs : 0)))
-      const last = work.rowsLeft === 0 ? 0 : longest
+      const last = rows === 0 ? 0 : longest
       return { low: at("low"), expected: at("expected"), high: at("high") + last }
     }
   )
