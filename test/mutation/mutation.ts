@@ -22,6 +22,7 @@ const modules: Readonly<Record<string, ReadonlyArray<string>>> = {
   "src/services/Ledger.ts": ["test/services/Ledger.test.ts"],
   "src/services/Book.ts": ["test/services/Book.test.ts", "test/services/Ledger.test.ts"],
   "src/services/Group.ts": ["test/services/Book.test.ts", "test/services/Ledger.test.ts"],
+  "src/services/Orders.ts": ["test/services/Orders.test.ts", "test/services/Book.test.ts"],
   "src/services/Admission.ts": ["test/services/AdmissionSteps.test.ts"],
   "src/services/Identity.ts": ["test/services/Identity.test.ts"],
   "src/services/Retry.ts": ["test/services/Retry.test.ts"],
