@@ -808,5 +808,95 @@ export const bugs: ReadonlyArray<Bug> = [
     replace: "  (store) => Layer.merge(store, Checkpointer.layer),\n",
     test: "test/layers/bundles.test.ts",
     title: "memory: an interruption at any instant"
+  },
+  {
+    id: "S1",
+    bug: "a hold does not look whether the run is paused",
+    file: "src/services/Ledger.ts",
+    find: '  if (book.paused !== null) return refused("paused")\n',
+    replace: "",
+    test: "test/services/Orders.test.ts",
+    title: "is refused while the run is paused"
+  },
+  {
+    id: "S2",
+    bug: "a raise does not end a stop for want of room",
+    file: "src/services/Admission.ts",
+    find: "stop: goesOn ? null : stop",
+    replace: "stop",
+    test: "test/programs/steering.test.ts",
+    title: "memory a cap that is raised while the run lands on it"
+  },
+  {
+    id: "S3",
+    bug: "a run is suspended over an order that it has not heard",
+    file: "src/services/Book.ts",
+    find: '  if (op.heard !== undefined && op.heard < book.orders) return refused("unheard")\n',
+    replace: "",
+    test: "test/services/Book.test.ts",
+    title: "waits for an order that its worker has not heard"
+  },
+  {
+    id: "S4",
+    bug: "a row that somebody else queued again is queued twice",
+    file: "src/services/Orders.ts",
+    find: "rows.filter(({ epoch, seq }) => group.epoch(book.runId, seq) === epoch)",
+    replace: "rows",
+    test: "test/services/Book.test.ts",
+    title: "not where somebody else was first"
+  },
+  {
+    id: "S5",
+    bug: "more at once is not taken up while the run goes on",
+    file: "src/programs/Passes.ts",
+    find: "if (wanted > width) widen(wanted - width)",
+    replace: "if (wanted > width) widen(0)",
+    test: "test/programs/steering.test.ts",
+    title: "memory more at once takes effect"
+  },
+  {
+    id: "S6",
+    bug: "a drain also stops who comes later",
+    file: "src/programs/OrderWatch.ts",
+    find: "let heard = claimed.orders",
+    replace: "let heard = 0",
+    test: "test/programs/steering.test.ts",
+    title: "memory a drain stops who works on the run now"
+  },
+  {
+    id: "S7",
+    bug: "a cancelled run is begun again",
+    file: "src/programs/RunRecord.ts",
+    find: 'if (found?.status === "cancelled") return',
+    replace: 'if (found?.status === "cancelled" && found.rows < 0) return',
+    test: "test/programs/steering.test.ts",
+    title: "memory a run that is cancelled ends"
+  },
+  {
+    id: "S8",
+    bug: "the receipt's digest knows who came first",
+    file: "src/services/Digest.ts",
+    find: "(digest + BigInt(",
+    replace: "(digest * 31n + BigInt(",
+    test: "test/programs/bill.test.ts",
+    title: "has one digest for any order of settlement"
+  },
+  {
+    id: "S9",
+    bug: "the canary's pause does not hold the run",
+    file: "src/programs/Canary.ts",
+    find: "goesOn ? { _tag",
+    replace: "goesOn || alarms.length > 0 ? { _tag",
+    test: "test/programs/canaryRows.test.ts",
+    title: "with a field with one value pauses the run"
+  },
+  {
+    id: "S10",
+    bug: "rows after the canary are not compared with it",
+    file: "src/programs/Passes.ts",
+    find: "const pause = comparison?.see(ended)",
+    replace: "const pause = comparison && undefined",
+    test: "test/programs/canaryRows.test.ts",
+    title: "goes on being the measure"
   }
 ]
