@@ -111,7 +111,7 @@ interface Found {
   readonly metadata: Fields
 }
 
-/** The rule, and whether a code decided it. */
+/** The rule, and whether a code or its words decided it. */
 const decide = (input: Input, status: number | undefined, found: Found): readonly [Rule, boolean] => {
   const among = (rules: ReadonlyMap<string | number, Rule>) =>
     found.codes.map((code) => rules.get(code)).find((rule) => rule !== undefined)
@@ -119,8 +119,10 @@ const decide = (input: Input, status: number | undefined, found: Found): readonl
   if (decisive !== undefined) return [decisive, true]
   const isRefused = status === 400 || status === 422
   if (isRefused && jobParams.has(found.param ?? "")) return [jobFault, true]
-  const rule = byMessage(status, found.message) ?? among(rulesOf.vagueCodes)
-  if (rule !== undefined) return [rule, false]
+  const said = byMessage(status, found.message)
+  if (said !== undefined) return [said, true]
+  const vague = among(rulesOf.vagueCodes)
+  if (vague !== undefined) return [vague, false]
   if (status === undefined || input.networkCode !== undefined) return [byNetwork(input.networkCode ?? ""), false]
   // A page in the place of a refusal is a firewall's, which dislikes what the row says.
   if (status === 403 && isPage(input)) return [blocked, false]

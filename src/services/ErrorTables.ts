@@ -200,6 +200,7 @@ export const network: ReadonlyArray<Rule> = [
     category: "PERMANENT",
     scope: "run",
     charge: "none",
+    // Certificates: https://nodejs.org/api/tls.html#x509-certificate-error-codes; others begin with CERT_.
     values: [
       "ERR_INVALID_URL",
       "BAD_PORT",
@@ -210,7 +211,16 @@ export const network: ReadonlyArray<Rule> = [
       "DEPTH_ZERO_SELF_SIGNED_CERT",
       "SELF_SIGNED_CERT_IN_CHAIN",
       "UNABLE_TO_GET_ISSUER_CERT_LOCALLY",
-      "UNABLE_TO_VERIFY_LEAF_SIGNATURE"
+      "UNABLE_TO_VERIFY_LEAF_SIGNATURE",
+      "UNABLE_TO_GET_ISSUER_CERT",
+      "UNABLE_TO_DECRYPT_CERT_SIGNATURE",
+      "ERROR_IN_CERT_NOT_BEFORE_FIELD",
+      "ERROR_IN_CERT_NOT_AFTER_FIELD",
+      "UNABLE_TO_DECODE_ISSUER_PUBLIC_KEY",
+      "PATH_LENGTH_EXCEEDED",
+      "INVALID_CA",
+      "INVALID_PURPOSE",
+      "HOSTNAME_MISMATCH"
     ]
   },
   {

@@ -29,8 +29,11 @@ const modules: Readonly<Record<string, ReadonlyArray<string>>> = {
   "src/programs/Tries.ts": ["test/programs/Tries.test.ts"],
   "src/services/Checkpointer.ts": ["test/services/Checkpointer.test.ts"],
   "src/services/Journal.ts": ["test/services/Journal.test.ts"],
-  "src/services/CircuitBreaker.ts": ["test/services/CircuitBreaker.test.ts"],
-  "src/services/Classify.ts": ["test/services/Classify.test.ts"],
+  "src/services/CircuitBreaker.ts": [
+    "test/services/CircuitBreaker.test.ts",
+    "test/services/CircuitBreakerEdges.test.ts"
+  ],
+  "src/services/Classify.ts": ["test/services/Classify.test.ts", "test/services/ClassifyEdges.test.ts"],
   "src/services/Budget.ts": ["test/services/Budget.test.ts"],
   "src/services/Meter.ts": ["test/services/Meter.test.ts"]
 }

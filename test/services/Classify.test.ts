@@ -105,6 +105,8 @@ const rows: ReadonlyArray<Row> = [
   ["connect timeout", { networkCode: "UND_ERR_CONNECT_TIMEOUT" }, "connection TRANSIENT row none"],
   ["ENOTFOUND", { networkCode: "ENOTFOUND" }, "connection UNKNOWN row none"],
   ["TLS", { networkCode: "CERT_HAS_EXPIRED" }, "connection PERMANENT run none"],
+  ["TLS, another name", { networkCode: "HOSTNAME_MISMATCH" }, "connection PERMANENT run none"],
+  ["TLS, no issuer", { networkCode: "UNABLE_TO_GET_ISSUER_CERT" }, "connection PERMANENT run none"],
   ["reset", { networkCode: "ECONNRESET" }, "connection TRANSIENT row uncertain"],
   ["socket closed in the body", { status: 200, networkCode: "UND_ERR_SOCKET" }, "connection TRANSIENT row uncertain"],
   ["headers timeout", { networkCode: "UND_ERR_HEADERS_TIMEOUT" }, "timeout TRANSIENT row uncertain"],
