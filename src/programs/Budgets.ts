@@ -24,6 +24,7 @@ import * as Price from "../services/Price.ts"
 import * as Retry from "../services/Retry.ts"
 import * as Tokenizer from "../services/Tokenizer.ts"
 import * as Invoker from "./Invoker.ts"
+import * as OrderWatch from "./OrderWatch.ts"
 import * as Routes from "./Routes.ts"
 import * as RunRecord from "./RunRecord.ts"
 
@@ -60,6 +61,7 @@ export const within =
         yield* journal.commit({ _tag: "Limits", fence, limits })
         const meter = Meter.make({ journal, book, fence, clock: yield* Effect.clock, adaptive: budget.adaptive })
         yield* Effect.forkScoped(Effect.zipRight(lost, Effect.sync(meter.fenced)))
+        yield* OrderWatch.make({ journal, fence, meter, book }).watch(() => {})
         const routes = yield* Routes.make(llm, [], yield* CircuitBreaker.Breaker, meter.now)
         const invoker = Invoker.make({
           routes,

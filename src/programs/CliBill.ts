@@ -34,7 +34,7 @@ export const receiptCommand = Command.make(
         const id = yield* chosen(runId)
         if (Option.isSome(row)) {
           const calls = yield* Receipt.rowCalls(id, row.value)
-          yield* Console.log(json ? JSON.stringify(calls, null, 2) : calls.map(callText).join("\n"))
+          yield* Console.log(json ? JSON.stringify(calls.map(rowCallJson), null, 2) : calls.map(callText).join("\n"))
         } else {
           const receipt = yield* Receipt.receipt(id)
           yield* Console.log(json ? JSON.stringify(receipt, null, 2) : receiptText(receipt))
@@ -43,6 +43,8 @@ export const receiptCommand = Command.make(
       })
     )
 ).pipe(Command.withDescription("What a run paid for, at which prices, with one digest"))
+
+const rowCallJson = (call: Receipt.RowCall) => ({ ...call, requestId: Option.getOrNull(call.requestId) })
 
 const callText = ({
   at,
@@ -59,7 +61,7 @@ const callText = ({
   [
     new Date(at).toISOString(),
     `pass ${epoch + 1} turn ${turn + 1} try ${attempt + 1}`,
-    model,
+    oneLine(model),
     state === "uncertain" ? `uncertain, counted at ${Usd.format(held)}` : `${state} ${Usd.format(usage.cost)}`,
     `${count(usage.inputTokens)} in, ${count(usage.outputTokens)} out`,
     ...(reason === "" ? [] : [oneLine(reason)]),

@@ -99,7 +99,7 @@ const statusText = (totals: Report.Totals, last: Last, now: number): string => {
   const { cap, done, failed, held, kept, partial, paused, pending, reason, rows, runId, spent, status, uncertain } =
     totals
   const lines = [
-    `run ${runId}: ${status}${reason === null ? "" : ` (${reason.message})`}${paused === null ? "" : `, ${oneLine(paused.message)}`}`,
+    `run ${runId}: ${status}${reason === null ? "" : ` (${oneLine(reason.message)})`}${paused === null ? "" : `, ${oneLine(paused.message)}`}`,
     `rows: ${count(rows)}: ${count(done)} done, ${count(partial)} partial, ${count(failed)} failed, ${count(pending)} pending`,
     `money: ${money(spent)} spent, ${money(uncertain)} uncertain, ${money(held)} held${cap === null ? ", no cap" : ` of ${money(cap)}`}`,
     `calls: ${count(totals.calls)}: ${count(totals.retries)} retries, ${count(totals.repairs)} repairs, ${count(totals.replays)} answers replayed, ${count(totals.storeHits)} results from the store`,

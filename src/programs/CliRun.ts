@@ -162,7 +162,7 @@ export const sourceOf = ({
 const chosenDrift = (job: Job<unknown, unknown>, options: CliRunOptions) =>
   Effect.catchIf(run(job, options), isDrift, (refused) =>
     Effect.gen(function* () {
-      const isAsked = process.stdin.isTTY && process.stderr.isTTY && process.stdout.isTTY
+      const isAsked = !options.json && process.stdin.isTTY && process.stderr.isTTY && process.stdout.isTTY
       if (!isAsked) return yield* refused
       const choice = yield* Effect.catchTag(askDrift(refused.message), "QuitException", () => Effect.interrupt)
       return choice === "abort" ? yield* refused : yield* run(job, { ...options, onDrift: choice })
@@ -314,7 +314,7 @@ const summary = (result: Enrichment.RunResult<unknown>, ms: number, out: string,
   const lines = [
     result.stopReason === "complete"
       ? `done: ${count(rows)} rows${sessionOf(result.thisProcess.rows, rows, ms)}`
-      : `${reason?.kind === "cancelled" ? "" : "suspended: "}${reason?.message ?? "stopped"}; ${count(pending)} of ${count(rows)} rows are pending`,
+      : `${reason?.kind === "cancelled" ? "" : "suspended: "}${ProgressLine.oneLine(reason?.message ?? "stopped")}; ${count(pending)} of ${count(rows)} rows are pending`,
     `rows: ${count(done)} done, ${count(partial)} partial, ${count(failed)} failed, ${count(pending)} pending`,
     `spent ${money(spent)}${cap === null ? "" : ` of ${money(cap)}`}${uncertain > 0 ? ` · ${money(uncertain)} uncertain` : ""} · ${count(calls)} calls`,
     ...(kept > 0 ? [`mixed: ${count(kept)} rows were done with another prompt, schema, model or parameter`] : []),

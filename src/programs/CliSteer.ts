@@ -10,7 +10,7 @@ import { InputError } from "../services/Errors.ts"
 import { budgetOf, db, forSet } from "./CliFlags.ts"
 import { chosen, runIdArg, withDb } from "./CliShared.ts"
 import * as ExitCode from "./ExitCode.ts"
-import { count, money } from "./ProgressLine.ts"
+import { count, money, oneLine } from "./ProgressLine.ts"
 import type { Totals } from "./Report.ts"
 import * as Steering from "./Steering.ts"
 import * as Watch from "./Watch.ts"
@@ -25,7 +25,7 @@ const by = `${Either.getOrElse(
 const workedOn = (runId: string, db: string) =>
   Effect.map(Watch.look(runId), ({ status, worker }) =>
     Option.match(worker, {
-      onSome: ({ host, pid }) => `process ${pid} on ${host} works on it`,
+      onSome: ({ host, pid }) => `process ${pid} on ${oneLine(host)} works on it`,
       onNone: () =>
         status === "done" || status === "cancelled"
           ? `see longhaul receipt ${runId} --db ${db}`
@@ -147,7 +147,9 @@ export const commands = [
     (totals) => `run ${totals.runId} is not paused: ${left(totals)}`
   ),
   verb("approve", "Accept what the canary or a detector found, and go on", Steering.approve, ({ paused, runId }) =>
-    paused === null ? `run ${runId} is approved` : `run ${runId} is approved, and still paused: ${paused.message}`
+    paused === null
+      ? `run ${runId} is approved`
+      : `run ${runId} is approved, and still paused: ${oneLine(paused.message)}`
   ),
   verb(
     "drain",

@@ -28,7 +28,7 @@ export const watchCommand = Command.make(
         const rateAt = ProgressLine.recentRate()
         const show = (sight: Watch.Sight) =>
           Effect.flatMap(MonotonicTime.now, (at) => {
-            if (json) return Console.log(JSON.stringify(sight))
+            if (json) return Console.log(JSON.stringify({ ...sight, worker: Option.getOrNull(sight.worker) }))
             const rate = rateAt({ at, ended: sight.done + sight.partial + sight.failed })
             return line.draw((width) => `${ProgressLine.render(snapshotOf(sight), rate, width)}${absent(sight)}`)
           })

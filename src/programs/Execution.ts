@@ -3,13 +3,13 @@
  *
  * @since 0.1.0
  */
-import { Chunk, Clock, type Context, Effect, Option, Random, Schema, type Scope, Stream } from "effect"
+import { Chunk, Clock, type Context, Effect, Option, Random, Schema, type Scope, Stream, Struct } from "effect"
 import { allowed, isCooling, type State } from "../services/Admission.ts"
 import type { Book, Fence, Limits } from "../services/Book.ts"
 import { Budget } from "../services/Budget.ts"
 import { Checkpointer } from "../services/Checkpointer.ts"
 import * as CircuitBreaker from "../services/CircuitBreaker.ts"
-import { RunRefused, type StopReason } from "../services/Errors.ts"
+import { RunRefused, type StopReason, type StorageError } from "../services/Errors.ts"
 import { Journal, type JournalShape } from "../services/Journal.ts"
 import { LLM, type LLMShape } from "../services/LLM.ts"
 import * as Meter from "../services/Meter.ts"
@@ -236,6 +236,21 @@ const loadRows = <Row, A, I>(live: Live<Row, A, I>): Effect.Effect<ReadonlyArray
     return Chunk.toReadonlyArray(yield* Stream.runCollect(rows)).map((row) => row.record)
   })
 
+/** The limits that were given, in force from now on; what an order has set since the claim stands above them. */
+const limit = <Row, A, I>(live: Live<Row, A, I>): Effect.Effect<void, StorageError> =>
+  Effect.gen(function* () {
+    const { book, fence, journal, limits } = live
+    const since = yield* journal.reads.orders(fence.runId, book.orders)
+    const set = since.map(({ order }) => (order._tag === "Set" ? Struct.omit(order, "_tag") : {}))
+    const heard = since.at(-1)?.n ?? book.orders
+    const wanted: Limits = Object.assign({}, limits, ...set.map(defined))
+    const verdict = yield* journal.commit({ _tag: "Limits", fence, limits: wanted, heard })
+    if (verdict._tag === "Refused") yield* limit(live)
+  })
+
+const defined = (limits: Limits): Limits =>
+  Object.fromEntries(Object.entries(limits).filter(([, value]) => value !== undefined))
+
 const reported = <Row, A, I>(live: Live<Row, A, I>) =>
   Stream.provideService(Report.results(live.fence.runId, live.job.agent.output), Journal, live.journal)
 
@@ -249,7 +264,7 @@ const batch = <Row, A, I>(
       const feed = RowLoop.storeFeed(live.store)
       const reused = yield* Reopen.reopen(live, feed)
       // Only now: a run that was refused keeps its limits and settings.
-      yield* live.journal.commit({ _tag: "Limits", fence: live.fence, limits: live.limits })
+      yield* limit(live)
       const book = yield* Passes.bookNow(live)
       const ended = Passes.endedOf(book)
       publish({ _tag: "Started", runId: book.runId, rows: book.rows, ended })

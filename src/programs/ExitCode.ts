@@ -18,6 +18,8 @@ export const BAD_INPUT = 2
 export const DONE_WITH_FAILURES = 3
 /** The run stopped before its end (cap, quota, outage) and can be resumed. @since 0.1.0 */
 export const SUSPENDED = 4
+/** The run was cancelled: there is nothing to resume. @since 0.1.0 */
+export const CANCELLED = 5
 /** The database refused; the run can be resumed once it is mended. EX_IOERR of sysexits.h. @since 0.1.0 */
 export const STORAGE = 74
 /** Another process works on the run. EX_TEMPFAIL of sysexits.h. @since 0.1.0 */
@@ -30,7 +32,8 @@ export const INTERRUPTED = 130
  *
  * @since 0.1.0
  */
-export const ofResult = (result: Pick<RunResult<unknown>, "stopReason" | "failed" | "partial">): number => {
+export const ofResult = (result: Pick<RunResult<unknown>, "status" | "stopReason" | "failed" | "partial">): number => {
+  if (result.status === "cancelled") return CANCELLED
   if (result.stopReason === "suspended") return SUSPENDED
   return result.failed + result.partial > 0 ? DONE_WITH_FAILURES : DONE
 }

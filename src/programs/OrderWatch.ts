@@ -50,6 +50,8 @@ export const make = ({ book: claimed, fence, journal, meter }: OrderWatchOptions
       const { cap, maxCalls, maxConcurrency, requestsPerMinute, tokensPerMinute } = book
       meter.dispatch({ _tag: "Limits", cap, maxCalls, maxConcurrency, requestsPerMinute, tokensPerMinute })
       for (const record of yield* journal.reads.orders(runId, heard)) {
+        // Ordered since the book was read: its limits are not in it.
+        if (record.n > book.orders) break
         heard = record.n
         const { by, order } = record
         if (order._tag === "Drain") meter.stop({ kind: "operator", message: `drained by ${by}` })

@@ -40,11 +40,13 @@ export const run = <Row, A, I>(live: Live<Row, A, I>, options: PassOptions<A>): 
     const chosen = canary === null ? undefined : yield* Canary.choose(live.journal, live.fence.runId, canary.rows)
     let goesOn = true
     while (goesOn) {
+      const heard = live.orders.heard()
+      yield* live.orders.hear((record) => options.publish({ _tag: "Ordered", ...record }))
       const book = yield* bookNow(live)
       countAll(live, book)
       if (live.meter.state().stop === null) yield* Effect.scoped(pass(live, book, chosen, options))
       const isDecided = chosen !== undefined && isFirst(book) && (yield* decide(live, chosen, options))
-      goesOn = isDecided || (yield* finish(live, book, options))
+      goesOn = isDecided || (yield* finish(live, { ...book, orders: heard }, options))
     }
   })
 

@@ -54,9 +54,14 @@ export const refresh = <Row, A, I>(
       const fresh = { ...book, job: job.name }
       const limits: Limits = {}
       const { fence } = yield* RunRecord.open(journal, { fresh, limits })
-      const { changes, difference } = yield* compare(journal, job, book)
-      yield* Manifest.written(journal.commit({ _tag: "Refresh", fence, changes }), fence)
-      return difference
+      while (true) {
+        const { orders: heard } = yield* Report.bookOf(runId)
+        const { changes, difference } = yield* compare(journal, job, book)
+        const verdict = yield* journal.commit({ _tag: "Refresh", fence, changes, heard })
+        yield* Manifest.written(Effect.succeed(verdict), fence)
+        // Refused: rows may have been queued again since they were compared.
+        if (verdict._tag !== "Refused") return difference
+      }
     })
   )
 

@@ -48,7 +48,6 @@ export const open = (
     const ready = Effect.gen(function* () {
       const found = yield* journal.reads.book(runId)
       if (found !== undefined && found.job !== fresh.job) return yield* wrongJob(found, fresh.job)
-      if (found?.status === "cancelled") return yield* cancelled(runId)
       if (found === undefined && limits.cap === undefined) return yield* noCap
       const missing = yield* Soundness.verify(journal, runId, found, acceptLoss)
       if (found === undefined) {
@@ -58,6 +57,8 @@ export const open = (
     })
     const { fence, lost } = yield* Worker.claim(journal, runId, ready)
     const book = yield* journal.reads.book(runId)
+    // Only now: what a killed worker had under way is closed by the claim.
+    if (book?.status === "cancelled") return yield* cancelled(runId)
     return book === undefined ? yield* gone(runId) : { book: withLimits(book, limits), fence, lost }
   })
 

@@ -102,23 +102,28 @@ export const requeue = (
   Effect.gen(function* () {
     const rows = yield* endedOf(runId, which)
     if (rows.length === 0) return 0
-    const before = yield* Report.status(runId)
-    const after = yield* give(runId, by, { _tag: "Requeue", rows })
-    return after.reruns - before.reruns
+    const n = yield* order(runId, by, { _tag: "Requeue", rows })
+    const { reads } = yield* Journal
+    const [given] = yield* reads.orders(runId, n - 1)
+    // Without those that somebody else was faster with.
+    return given?.order._tag === "Requeue" ? given.order.rows.length : 0
   })
 
 const PROGRAM = "program"
 
-const give = (runId: string, by: string, order: Order): Steered =>
+const give = (runId: string, by: string, wanted: Order): Steered =>
+  Effect.zipRight(order(runId, by, wanted), Report.status(runId))
+
+/** Gives its number. */
+const order = (runId: string, by: string, order: Order): Effect.Effect<number, RunRefused | StorageError, Journal> =>
   Effect.gen(function* () {
     const journal = yield* Journal
     const at = yield* Clock.currentTimeMillis
     const verdict = yield* journal.commit({ _tag: "Order", runId, by, order, at })
-    // Also where there is no such run: it says which ones there are.
+    if (verdict._tag === "Version") return verdict.version
     const book = yield* Report.bookOf(runId)
-    if (verdict._tag !== "Refused") return Report.totals(book)
-    if (verdict.reason === "cancelled") return yield* cancelled(runId)
-    if (verdict.reason === "below_counted") {
+    if (book.status === "cancelled") return yield* cancelled(runId)
+    if (verdict._tag === "Refused" && verdict.reason === "below_counted") {
       const counted = Usd.nano(book.spent + book.uncertain + book.held)
       return yield* new RunRefused({
         reason: "bad_limit",

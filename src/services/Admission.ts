@@ -201,9 +201,14 @@ const occur = (state: State, event: Event): State => {
     case "Limits":
       return relimited(state, event)
     case "Stop":
-      return state.stop === null ? { ...state, stop: event.reason } : state
+      return stopFor(state, event.reason)
   }
 }
+
+/** The first reason stays, unless more room would lift it and not the second. */
+const stopFor = (state: State, reason: StopReason): State =>
+  state.stop === null || (isForRoom(state.stop) && !isForRoom(reason)) ? { ...state, stop: reason } : state
+const isForRoom = ({ kind }: StopReason): boolean => kind === "budget" || kind === "max_calls"
 
 const relimited = (state: State, limits: Limits): State => {
   const { cap = state.cap, maxCalls = state.maxCalls, maxConcurrency = state.maxConcurrency } = limits

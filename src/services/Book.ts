@@ -38,7 +38,6 @@ export const needs = (ops: ReadonlyArray<Op>): Needs => {
 
 const rerunsOf = (op: Op): ReadonlyArray<Ended> => {
   if (op._tag === "Reopen") return op.rows
-  if (op._tag === "Refresh") return op.changes.again
   return op._tag === "Order" && op.order._tag === "Requeue" ? op.order.rows : []
 }
 
@@ -123,7 +122,7 @@ const decideFenced = (op: FencedOp, book: Book, group: Group): Verdict => {
       group.change(book, {
         rows: book.rows + op.rows.length,
         filtered: book.filtered + op.filtered,
-        status: book.status === "cancelled" ? book.status : op.last ? "running" : "loading"
+        status: op.last ? "running" : "loading"
       })
       return ok
     case "Beat":
@@ -140,16 +139,17 @@ const decideFenced = (op: FencedOp, book: Book, group: Group): Verdict => {
       group.writes.workers.push(gone(op.fence))
       return ok
     case "Limits":
+      if (isUnheard(op, book)) return refused("unheard")
       group.change(book, Orders.withLimits(book, op.limits))
       return ok
     case "Status":
-      if (book.status !== "cancelled") group.change(book, { status: op.status, reason: op.reason })
+      group.change(book, { status: op.status, reason: op.reason })
       return ok
     case "Reopen":
       group.change(book, { ...Orders.again(op.rows, book, group), status: "running", reason: null })
       return ok
     case "Refresh":
-      return refresh(op.changes, book, group)
+      return isUnheard(op, book) ? refused("unheard") : refresh(op.changes, book, group)
     case "Kept":
       group.change(book, { kept: op.rows })
       return ok
@@ -160,14 +160,15 @@ const decideFenced = (op: FencedOp, book: Book, group: Group): Verdict => {
   }
 }
 
+/** What another process ordered just now is heard first: rows queued again, or more room under the cap. */
+const isUnheard = ({ heard }: { readonly heard?: number }, book: Book): boolean =>
+  heard !== undefined && heard < book.orders
+
 const runSnapshot = (op: Extract<Op, { _tag: "RunSnapshot" }>, book: Book, group: Group): Verdict => {
-  // What another process ordered just now is heard first: rows queued again, or more room under the cap.
-  if (op.heard !== undefined && op.heard < book.orders) return refused("unheard")
+  if (isUnheard(op, book)) return refused("unheard")
   if (op.status === "DONE" && book.done + book.partial + book.failed < book.rows) return refused("pending")
-  if (book.status !== "cancelled") {
-    if (op.status === "DONE") group.change(book, { status: "done", reason: null, paused: null })
-    if (op.status === "SUSPENDED") group.change(book, { status: "suspended", reason: op.reason ?? null })
-  }
+  if (op.status === "DONE") group.change(book, { status: "done", reason: null, paused: null })
+  if (op.status === "SUSPENDED") group.change(book, { status: "suspended", reason: op.reason ?? null })
   return snapshot({ ...op, id: book.runId, metadata: "{}" }, progressState(book), book.commitSeq, group)
 }
 
@@ -201,9 +202,7 @@ const refresh = ({ added, again, changed, removed, source }: Changes, book: Book
   for (const row of changed) group.writes.changed.push(row)
   for (const row of removed) group.writes.removed.push(row)
   const rows = book.rows + added.length - removed.length
-  // A row that was queued again meanwhile counts as pending already.
-  const ended = again.filter(({ epoch, seq }) => group.epoch(book.runId, seq) === epoch)
-  const counts = Orders.pendingAgain(ended, book)
+  const counts = Orders.pendingAgain(again, book)
   // "running" says that a killed process did not hand its results on to the store.
   const isKept = book.status === "running" || counts.done + counts.partial + counts.failed === rows
   group.change(book, {

@@ -91,7 +91,12 @@ export const makeGroup = (facts: Facts): Group => {
     writes,
     book,
     live: (fence) => (live.get(fence.runId)?.has(fence.worker) === true ? book(fence.runId) : undefined),
-    change: (before, parts) => void writes.books.set(before.runId, { ...before, ...parts }),
+    // A run that was given up stays so, whatever its worker still writes.
+    change: (before, parts) => {
+      const { reason, status } = before
+      const kept = status === "cancelled" ? { status, reason } : {}
+      writes.books.set(before.runId, { ...before, ...parts, ...kept })
+    },
     latest: (id) => versions.get(id) ?? 0,
     version: (id) => {
       const next = (versions.get(id) ?? 0) + 1

@@ -170,6 +170,9 @@ export const make = ({ adaptive = true, book, clock, fence, journal }: MeterOpti
         const isPaused = verdict._tag === "Refused" && verdict.reason === "paused"
         // Before the room is free again, or the next call would be let go at once.
         if (isPaused && state.paused === null) dispatch({ _tag: "Pause", pause: unheard })
+        if (verdict._tag === "Refused" && (verdict.reason === "cap" || verdict.reason === "max_calls")) {
+          return short(call, verdict.reason)
+        }
         dispatch({ _tag: "Released", amount: call.amount, sent: false })
         if (isPaused) return Effect.succeed(undefined)
         stop(refusal(verdict._tag === "Refused" ? verdict.reason : "fenced"))
@@ -177,6 +180,25 @@ export const make = ({ adaptive = true, book, clock, fence, journal }: MeterOpti
       }
     })
   }
+
+  /** The book has less room than was thought: its limits were set lower just now, and the call asks again; or another worker spends from it too. */
+  const short = (call: Call, reason: "cap" | "max_calls"): Effect.Effect<undefined, RunStopped | StorageError> =>
+    Effect.matchEffect(journal.reads.book(fence.runId), {
+      onFailure: (error): Effect.Effect<undefined, RunStopped | StorageError> => {
+        dispatch({ _tag: "Released", amount: call.amount, sent: false })
+        stop({ kind: "storage", message: error.message })
+        return Effect.fail(error)
+      },
+      onSuccess: (now): Effect.Effect<undefined, RunStopped | StorageError> => {
+        const isNew = now !== undefined && (now.cap !== state.cap || now.maxCalls !== state.maxCalls)
+        // Before the room is free again, or the next call would be let go at once.
+        if (isNew) dispatch({ _tag: "Limits", cap: now.cap, maxCalls: now.maxCalls })
+        dispatch({ _tag: "Released", amount: call.amount, sent: false })
+        if (isNew) return Effect.succeed(undefined)
+        stop(refusal(reason))
+        return denied
+      }
+    })
 
   const fenced = (): void => stop(refusal("fenced"))
 

@@ -5,8 +5,8 @@
  * @since 0.1.0
  */
 import { Schema } from "effect"
-import { type Group, ok, type Refused, refused } from "./Group.ts"
-import type { Book, Ended, Limits, Op, OutcomeRecord, Verdict } from "./Records.ts"
+import { type Group, type Refused, refused } from "./Group.ts"
+import type { Book, Ended, Limits, Op, Order as OrderOf, OutcomeRecord, Verdict } from "./Records.ts"
 import { Usd } from "./Usd.ts"
 
 /** Who keeps calls from beginning, and why. `canary` and `detector` wait for an approval. @since 0.1.0 */
@@ -55,16 +55,18 @@ export const give = (op: Extract<Op, { _tag: "Order" }>, group: Group): Verdict 
   const book = group.book(op.runId)
   if (book === undefined) return refused("not_found")
   if (book.status === "cancelled") return refused("cancelled")
-  const change = changeOf(op, book, group)
+  const { at, by, runId } = op
+  // Written as it is carried out: without the rows that somebody else queued again before.
+  const order = op.order._tag === "Requeue" ? { ...op.order, rows: current(op.order.rows, book, group) } : op.order
+  const change = changeOf(order, by, book, group)
   if ("_tag" in change) return change
   const n = book.orders + 1
-  const { at, by, order, runId } = op
   group.writes.orders.push({ runId, n, by, order, at })
   group.change(book, { ...change, orders: n })
-  return ok
+  return { _tag: "Version", version: n }
 }
 
-const changeOf = ({ by, order }: Extract<Op, { _tag: "Order" }>, book: Book, group: Group): Partial<Book> | Refused => {
+const changeOf = (order: OrderOf, by: string, book: Book, group: Group): Partial<Book> | Refused => {
   switch (order._tag) {
     case "Pause":
       return book.status === "done" ? refused("done") : { paused: { by: order.by, message: order.message } }
@@ -84,7 +86,7 @@ const changeOf = ({ by, order }: Extract<Op, { _tag: "Order" }>, book: Book, gro
       return limitsOf(book, order)
     }
     case "Requeue":
-      return { ...again(order.rows, book, group), ...(book.status === "done" ? queued : {}) }
+      return { ...again(order.rows, book, group), ...(book.status === "done" && order.rows.length > 0 ? queued : {}) }
   }
 }
 
@@ -95,13 +97,17 @@ const queued: Pick<Book, "status" | "reason"> = {
   reason: { kind: "operator", message: "rows were queued again" }
 }
 
+/** Those rows that are as they were read; of the others somebody else was first. */
+const current = (rows: ReadonlyArray<Ended>, book: Book, group: Group) =>
+  rows.filter(({ epoch, seq }) => group.epoch(book.runId, seq) === epoch)
+
 /**
- * Ended rows go to a new epoch and are pending again; their older outcomes stay. A row that is no more as it was read is left alone: somebody else was first.
+ * Ended rows go to a new epoch and are pending again; their older outcomes stay.
  *
  * @since 0.1.0
  */
 export const again = (rows: ReadonlyArray<Ended>, book: Book, group: Group): Partial<Book> => {
-  const same = rows.filter(({ epoch, seq }) => group.epoch(book.runId, seq) === epoch)
+  const same = current(rows, book, group)
   for (const { epoch, seq } of same) group.rerun({ runId: book.runId, seq, epoch: epoch + 1 })
   return pendingAgain(same, book)
 }

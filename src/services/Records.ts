@@ -228,12 +228,13 @@ export type Op =
   | { readonly _tag: "Beat"; readonly fence: Fence; readonly at: number }
   | { readonly _tag: "Quit"; readonly fence: Fence }
   | { readonly _tag: "Unload"; readonly fence: Fence; readonly discard: boolean }
-  | { readonly _tag: "Limits"; readonly fence: Fence; readonly limits: Limits }
+  /** `heard`, here and below: the last order that the writer knows; refused where there is a later one. */
+  | { readonly _tag: "Limits"; readonly fence: Fence; readonly limits: Limits; readonly heard?: number }
   | { readonly _tag: "Status"; readonly fence: Fence; readonly status: RunStatus; readonly reason: StopReason | null }
   | { readonly _tag: "Reopen"; readonly fence: Fence; readonly rows: ReadonlyArray<Ended> }
-  | { readonly _tag: "Refresh"; readonly fence: Fence; readonly changes: Changes }
+  | { readonly _tag: "Refresh"; readonly fence: Fence; readonly changes: Changes; readonly heard?: number }
   | { readonly _tag: "Kept"; readonly fence: Fence; readonly rows: number }
-  /** Not fenced: an operator's word, from any process. */
+  /** Not fenced: an operator's word, from any process. The verdict's version is its number. */
   | ({ readonly _tag: "Order" } & Omit<OrderRecord, "n">)
   /** Not fenced: it may come from a worker that was taken over. */
   | { readonly _tag: "Correct"; readonly correction: CorrectionRecord }
@@ -261,9 +262,7 @@ export type Op =
       readonly facts: OutcomeFacts
     }
   | {
-      /**
-       * DONE and SUSPENDED are the run's status too, in the same commit; `reason` says why it is suspended. Refused where rows are pending, or where the worker has not yet `heard` an order.
-       */
+      /** DONE and SUSPENDED are the run's status too, in the same commit; `reason` says why it is suspended. DONE is refused where rows are pending. */
       readonly _tag: "RunSnapshot"
       readonly fence: Fence
       readonly status: CheckpointRecord["status"]

@@ -287,13 +287,13 @@ export const limit = (
     requestsPerMinute: requestsPerMinute === undefined ? state.options.requestsPerMinute : requestsPerMinute,
     tokensPerMinute: tokensPerMinute === undefined ? state.options.tokensPerMinute : tokensPerMinute
   },
-  requests: paceOf(state.requests, requestsPerMinute, now),
-  tokens: paceOf(state.tokens, tokensPerMinute, now)
+  requests: paceOf(state.requests, state.options.requestsPerMinute, requestsPerMinute, now),
+  tokens: paceOf(state.tokens, state.options.tokensPerMinute, tokensPerMinute, now)
 })
 
-/** What the old pace made the next call wait for is void. */
-const paceOf = (pace: Pace, perMinute: number | null | undefined, now: number): Pace =>
-  perMinute === undefined || perMinute === pace.perMinute ? pace : { perMinute, nextAt: now }
+/** What the old pace made the next call wait for is void; what the provider said is not, where the operator's word stays. */
+const paceOf = (pace: Pace, before: number | null, wanted: number | null | undefined, now: number): Pace =>
+  wanted === undefined || wanted === before ? pace : { perMinute: wanted, nextAt: now }
 
 const relimited = (pace: Pace, own: number | null, learned: number | undefined, now: number): Pace =>
   own !== null || learned === undefined || !(learned >= 1) || learned === pace.perMinute

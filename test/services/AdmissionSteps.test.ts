@@ -85,7 +85,7 @@ describe("Admission begins", () => {
     const { cap, maxCalls, maxConcurrency, now, paused, provider, stop } = state
     assert.deepStrictEqual(
       { cap, maxCalls, maxConcurrency, now, paused, provider, stop },
-      { cap: Usd.nano(1_000), maxCalls: 9, maxConcurrency: 4, now: 5, paused: false, provider: "up", stop: null }
+      { cap: Usd.nano(1_000), maxCalls: 9, maxConcurrency: 4, now: 5, paused: null, provider: "up", stop: null }
     )
     assert.deepStrictEqual(state.throttle, Throttle.start({ ...Throttle.defaults, requestsPerMinute: 60 }, 5))
   })

@@ -25,10 +25,12 @@ const book = bookOf("run", {
 const op = (order: Order): Op => ({ _tag: "Order", runId: "run", by: "ada", order, at: 9 })
 const epochs = { 1: 0, 2: 3, 3: 0 }
 
+const numbered = (version: number) => ({ _tag: "Version", version }) as const
+
 /** An order changes these parts of the book and is written down with the next number; nothing else. */
 const changes = (order: Order, parts: Partial<Book>, from: Book = book) =>
   assert.deepStrictEqual(decided([op(order)], { books: [from], epochs }), {
-    verdicts: [ok],
+    verdicts: [numbered(from.orders + 1)],
     writes: writesOf({
       books: booksOf({ ...from, ...parts, orders: from.orders + 1 }),
       orders: [{ runId: "run", n: from.orders + 1, by: "ada", order, at: 9 }]
@@ -156,8 +158,50 @@ describe("An order", () => {
       [done, { status: "suspended", reason: { kind: "operator", message: "rows were queued again" } }]
     ] as const) {
       const { verdicts, writes } = decided([op(order)], { books: [from], epochs })
-      assert.deepStrictEqual([verdicts, writes.epochs], [[ok], rerun])
+      assert.deepStrictEqual([verdicts, writes.epochs], [[numbered(5)], rerun])
+      // Written as it was carried out: row 3 was in another epoch by then.
+      assert.deepStrictEqual(writes.orders[0]?.order, { ...order, rows: rows.slice(0, 2) })
       assert.deepStrictEqual(writes.books, booksOf({ ...from, ...counts, ...parts, orders: 5 }))
+    }
+  })
+})
+
+describe("A run", () => {
+  it("that was done stays so where nothing was queued", () => {
+    const rows = [{ seq: 3, epoch: 1, kind: "partial" }] as const
+    const { writes } = decided([op({ _tag: "Requeue", rows })], { books: [done], epochs })
+    assert.strictEqual(writes.books.get("run")?.status, "done")
+  })
+
+  it("that was given up stays so, whatever its worker writes", () => {
+    const given = { ...cancelled, reason: { kind: "cancelled", message: "cancelled by ada" } } as const
+    const fence = { runId: "run", worker: 1 }
+    const changes = { added: [], changed: [], again: [], removed: [], source: "{}" }
+    const snapshot = { _tag: "RunSnapshot", fence, keep: "all", at: 1 } as const
+    const ops: ReadonlyArray<Op> = [
+      { _tag: "Reopen", fence, rows: [{ seq: 1, epoch: 0, kind: "done" }] },
+      { _tag: "Unload", fence, discard: false },
+      { _tag: "Load", fence, rows: [], filtered: 0, last: true },
+      { _tag: "Status", fence, status: "running", reason: null },
+      { _tag: "Refresh", fence, changes },
+      { ...snapshot, status: "SUSPENDED" }
+    ]
+    for (const one of ops) {
+      const after = decided([one], { books: [given], epochs }).writes.books.get("run")
+      assert.deepStrictEqual([after?.status, after?.reason], ["cancelled", given.reason], one._tag)
+    }
+  })
+
+  it("whose orders are not all heard takes no limits and no changes of its source", () => {
+    const fence = { runId: "run", worker: 1 }
+    const changes = { added: [], changed: [], again: [], removed: [], source: "{}" }
+    for (const one of [
+      { _tag: "Limits", fence, limits: { maxCalls: 1 } },
+      { _tag: "Refresh", fence, changes }
+    ] as const) {
+      const verdict = (heard: number) => decided([{ ...one, heard }], { books: [book] }).verdicts
+      assert.deepStrictEqual(verdict(3), [refused("unheard")])
+      assert.deepStrictEqual(verdict(4), [ok])
     }
   })
 })
@@ -176,6 +220,6 @@ describe("A hold", () => {
 
   it("obeys an order of the same group that came before it", () => {
     const orders = [hold, op(pause("operator")), { ...hold, hold: holdOf("run", 2, 1) }] as const
-    assert.deepStrictEqual(decided(orders, { books: [book] }).verdicts, [ok, ok, refused("paused")])
+    assert.deepStrictEqual(decided(orders, { books: [book] }).verdicts, [ok, numbered(5), refused("paused")])
   })
 })

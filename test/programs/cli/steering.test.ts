@@ -105,7 +105,7 @@ describe("longhaul", () => {
     const { running } = await begin("given", 600, ["--budget", "1", "-c", "2"])
     await longhaul(["cancel", "given", "--db", "given.db"])
     const ended = await running.ended
-    assert.strictEqual(ended.code, 4)
+    assert.strictEqual(ended.code, 5)
     assert.match(ended.stdout, /^cancelled by \S+; \d+ of 600 rows are pending/)
     for (const [args, message] of [
       [["resume", "given"], /run given was cancelled: begin a new one/],
