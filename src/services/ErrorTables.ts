@@ -195,12 +195,12 @@ export const network: ReadonlyArray<Rule> = [
   { reason: "auth", category: "PERMANENT", scope: "run", charge: "none", values: ["UNAUTHORIZED"] },
   // A typo in the URL, or a DNS outage: a few more tries tell.
   { reason: "connection", category: "UNKNOWN", scope: "row", charge: "none", values: ["ENOTFOUND"] },
+  // Certificates: https://nodejs.org/api/tls.html#x509-certificate-error-codes; others begin with CERT_.
   {
     reason: "connection",
     category: "PERMANENT",
     scope: "run",
     charge: "none",
-    // Certificates: https://nodejs.org/api/tls.html#x509-certificate-error-codes; others begin with CERT_.
     values: [
       "ERR_INVALID_URL",
       "BAD_PORT",

@@ -19,8 +19,12 @@ const LEAST = 90
  * lower bound.
  */
 const modules: Readonly<Record<string, ReadonlyArray<string>>> = {
-  "src/services/Ledger.ts": ["test/services/Ledger.test.ts"],
-  "src/services/Book.ts": ["test/services/Book.test.ts", "test/services/Ledger.test.ts"],
+  "src/services/Ledger.ts": ["test/services/Ledger.test.ts", "test/services/Orders.test.ts"],
+  "src/services/Book.ts": [
+    "test/services/Book.test.ts",
+    "test/services/Ledger.test.ts",
+    "test/services/Orders.test.ts"
+  ],
   "src/services/Group.ts": ["test/services/Book.test.ts", "test/services/Ledger.test.ts"],
   "src/services/Orders.ts": ["test/services/Orders.test.ts", "test/services/Book.test.ts"],
   "src/services/Admission.ts": ["test/services/AdmissionSteps.test.ts"],

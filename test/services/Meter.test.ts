@@ -3,7 +3,7 @@ import { assert, describe, it } from "@effect/vitest"
 import { Effect, Either, Exit, Fiber, Option, TestClock } from "effect"
 import * as JournalMemory from "../../src/layers/JournalMemory.ts"
 import type { Event } from "../../src/services/Admission.ts"
-import type { Book, Op, Verdict } from "../../src/services/Book.ts"
+import type { Book, Op, Order, Verdict } from "../../src/services/Book.ts"
 import { LLMError, RunStopped, type StopReason, StorageError } from "../../src/services/Errors.ts"
 import { type JournalShape, make as makeJournal } from "../../src/services/Journal.ts"
 import { answer, type ChatAnswer } from "../../src/services/LLM.ts"
@@ -51,17 +51,20 @@ interface Setting {
   readonly book?: Partial<Book>
   /** What the journal says to an operation in the book's place. */
   readonly says?: (op: Op) => Verdict | StorageError | undefined
+  /** What is read in the place of the book. */
+  readonly reads?: (real: JournalShape["reads"]["book"]) => JournalShape["reads"]["book"]
 }
 
 const pause: Event = { _tag: "Pause", pause: { by: "operator", message: "paused by ada" } }
 
 /** A meter over a real book in memory, with all that it wrote and all that it told admission. */
-const metered = ({ book: parts = {}, says = () => undefined }: Setting = {}) =>
+const metered = ({ book: parts = {}, reads = (book) => book, says = () => undefined }: Setting = {}) =>
   Effect.gen(function* () {
     const real = yield* makeJournal(JournalMemory.makeDriver())
     const ops: Array<Op> = []
     const journal: JournalShape = {
       ...real,
+      reads: { ...real.reads, book: reads(real.reads.book) },
       append: (op, heard) => {
         ops.push(op)
         const said = says(op)
@@ -95,7 +98,7 @@ const metered = ({ book: parts = {}, says = () => undefined }: Setting = {}) =>
       held: Number(now?.held),
       calls: now?.calls
     }))
-    return { call, heard, meter, money, ops, sent }
+    return { call, heard, meter, money, ops, real, sent }
   })
 const tags = (ops: ReadonlyArray<Op>) => ops.map((op) => op._tag)
 const reasonOf = (meter: Meter.Meter) => meter.state().stop
@@ -359,6 +362,118 @@ describe("A call is not sent", () => {
         assert.deepStrictEqual(flown(meter), { spent: 0, uncertain: 0, held: 0, calls: 0, inFlight: 0 })
         assert.deepStrictEqual(ops, [])
       })
+  )
+})
+
+describe("A hold that the book refuses", () => {
+  const order = (order: Order): Op => ({ _tag: "Order", runId: "run", by: "ada", order, at: 1 })
+  const none = { spent: 0, uncertain: 0, held: 0, calls: 0, inFlight: 0 }
+
+  it.scoped(
+    "because the run was paused just now: the call waits, with nothing held, and is sent once the pause is over",
+    () =>
+      Effect.gen(function* () {
+        for (const known of [undefined, pause]) {
+          const { call, meter, ops, real, sent } = yield* metered()
+          yield* real.commit(order({ _tag: "Pause", by: "operator", message: "paused by ada" }))
+          const waits = yield* Effect.fork(call(Exit.succeed(good)))
+          if (known !== undefined) yield* Effect.sync(() => meter.dispatch(known))
+          yield* TestClock.adjust(1)
+          assert.deepStrictEqual([sent, flown(meter)], [[], none])
+          const message = known === undefined ? "paused" : "paused by ada"
+          assert.deepStrictEqual(meter.state().paused, { by: "operator", message })
+          yield* real.commit(order({ _tag: "Unpause" }))
+          meter.dispatch({ _tag: "Unpause" })
+          assert.deepStrictEqual(yield* Fiber.join(waits), { answer: good, cost: Usd.nano(60) })
+          assert.lengthOf(sent, 1)
+          assert.strictEqual(meter.state().stop, null)
+          // Its number is that of its second hold: numbers are never used again.
+          const holds = ops.flatMap((op) => (op._tag === "Hold" ? [op.hold.n] : []))
+          assert.deepStrictEqual(holds, known === undefined ? [1, 2] : [1])
+        }
+      })
+  )
+
+  it.scoped("because a limit was set lower just now: the call asks again under the new one", () =>
+    Effect.gen(function* () {
+      for (const [set, stop] of [
+        [{ cap: Usd.nano(99) }, "the cap of $0.000000099 is reached"],
+        [{ maxCalls: 0 }, "the limit of 0 calls is reached"]
+      ] as const) {
+        const { call, meter, real, sent } = yield* metered()
+        yield* real.commit(order({ _tag: "Set", ...set }))
+        assert.strictEqual((yield* Effect.flip(call(Exit.succeed(good))))._tag, "RunStopped")
+        assert.include(reasonOf(meter)?.message, stop)
+        assert.deepStrictEqual([sent, flown(meter)], [[], none])
+      }
+    })
+  )
+
+  it.scoped("although its limits are as they were: another worker spends from it, and the run stops", () =>
+    Effect.gen(function* () {
+      for (const [reason, message] of [
+        ["cap", "the book has no room under the cap: another worker spends from it too"],
+        ["max_calls", "the book's limit of calls is reached"]
+      ] as const) {
+        for (const reads of [undefined, () => () => Effect.succeed(undefined)]) {
+          const says = (op: Op): Verdict | undefined => (op._tag === "Hold" ? { _tag: "Refused", reason } : undefined)
+          const { call, meter, sent } = yield* metered({ says, ...(reads === undefined ? {} : { reads }) })
+          assert.strictEqual((yield* Effect.flip(call(Exit.succeed(good))))._tag, "RunStopped")
+          assert.strictEqual(reasonOf(meter)?.message, message)
+          assert.deepStrictEqual([sent, flown(meter)], [[], none])
+        }
+      }
+    })
+  )
+
+  it.scoped("and that cannot be read then: the run stops for the storage", () =>
+    Effect.gen(function* () {
+      const broken = new StorageError({ reason: "failed", message: "gone" })
+      const says = (op: Op): Verdict | undefined =>
+        op._tag === "Hold" ? { _tag: "Refused", reason: "cap" } : undefined
+      const { call, meter } = yield* metered({ says, reads: () => () => broken })
+      assert.strictEqual(yield* Effect.flip(call(Exit.succeed(good))), broken)
+      assert.deepStrictEqual(reasonOf(meter), { kind: "storage", message: "gone" })
+      assert.deepStrictEqual(flown(meter), none)
+    })
+  )
+
+  it.scoped("because the run was given up, or for a fence: it stops for that", () =>
+    Effect.gen(function* () {
+      for (const [verdict, kind] of [
+        [{ _tag: "Refused", reason: "cancelled" }, "cancelled"],
+        [{ _tag: "Fenced" }, "fenced"]
+      ] as const) {
+        const { call, meter } = yield* metered({ says: (op) => (op._tag === "Hold" ? verdict : undefined) })
+        yield* Effect.flip(call(Exit.succeed(good)))
+        assert.strictEqual(reasonOf(meter)?.kind, kind)
+        if (kind === "cancelled") assert.strictEqual(reasonOf(meter)?.message, "the run was cancelled")
+      }
+    })
+  )
+})
+
+describe("A stop that is lifted", () => {
+  it.scoped("is told no more: who asks then waits for the next one", () =>
+    Effect.gen(function* () {
+      const { meter } = yield* metered()
+      const first: StopReason = { kind: "budget", message: "no room" }
+      const early = yield* Effect.fork(meter.stopped)
+      yield* Effect.yieldNow()
+      meter.stop(first)
+      assert.deepStrictEqual(yield* Fiber.join(early), first)
+      // A limit that gives no more room lifts nothing.
+      meter.dispatch({ _tag: "Limits", maxConcurrency: 3 })
+      assert.deepStrictEqual(yield* meter.stopped, first)
+      meter.dispatch({ _tag: "Limits", cap: null })
+      const late = yield* Effect.fork(meter.stopped)
+      yield* Effect.yieldNow()
+      assert.isTrue(Option.isNone(yield* Fiber.poll(late)))
+      meter.dispatch({ _tag: "Tick" })
+      const second: StopReason = { kind: "operator", message: "asked" }
+      meter.stop(second)
+      assert.deepStrictEqual(yield* Fiber.join(late), second)
+    })
   )
 })
 

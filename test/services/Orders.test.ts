@@ -1,7 +1,9 @@
 /** What each order does to the book: the whole of what is written, and when it is refused. */
 import { assert, describe, it } from "@effect/vitest"
+import { Either, Schema } from "effect"
 import type { Book, Op, Order } from "../../src/services/Book.ts"
 import { needs } from "../../src/services/Book.ts"
+import * as Orders from "../../src/services/Orders.ts"
 import { Usd } from "../../src/services/Usd.ts"
 import { booksOf, decided, ok, refused, writesOf } from "../support/decided.ts"
 import { bookOf, holdOf } from "../support/records.ts"
@@ -221,5 +223,30 @@ describe("A hold", () => {
   it("obeys an order of the same group that came before it", () => {
     const orders = [hold, op(pause("operator")), { ...hold, hold: holdOf("run", 2, 1) }] as const
     assert.deepStrictEqual(decided(orders, { books: [book] }).verdicts, [ok, numbered(5), refused("paused")])
+  })
+})
+
+describe("As they are kept", () => {
+  it("orders, pauses and canaries are read as they were written; what is none of them is an error", () => {
+    const orders: ReadonlyArray<Order> = [
+      ...all,
+      { _tag: "Set", cap: Usd.nano(5), maxCalls: 1, maxConcurrency: 2, requestsPerMinute: 3, tokensPerMinute: 4 },
+      { _tag: "Set", cap: null, maxCalls: null, requestsPerMinute: null, tokensPerMinute: null },
+      { _tag: "Requeue", rows: [{ seq: 1, epoch: 2, kind: "partial" }] }
+    ]
+    const read = Schema.decodeUnknownEither(Schema.parseJson(Orders.Order))
+    for (const order of orders) assert.deepStrictEqual(read(JSON.stringify(order)), Either.right(order))
+    const [isPause, isCanary] = [Schema.is(Orders.Pause), Schema.is(Orders.Canary)]
+    assert.deepStrictEqual(
+      [isPause({ by: "canary", message: "why" }), isPause({ by: "nobody", message: "why" }), isPause({})],
+      [true, false, false]
+    )
+    assert.deepStrictEqual([isCanary({ rows: 5, over: true }), isCanary({ rows: 5 })], [true, false])
+    for (const bad of [
+      { _tag: "Set", cap: -1 },
+      { _tag: "Requeue", rows: [{ seq: 1 }] },
+      { _tag: "Pause", by: "operator" }
+    ])
+      assert.isTrue(Either.isLeft(read(JSON.stringify(bad))))
   })
 })

@@ -749,7 +749,7 @@ export const bugs: ReadonlyArray<Bug> = [
   {
     id: "R8",
     bug: "a resume makes tables where there are none",
-    file: "src/layers/JournalSql.ts",
+    file: "src/layers/SqlVersions.ts",
     find: "if (present === 0 && !dialect.create) return yield* notOurs(dialect)",
     replace: "",
     test: "test/faults/damage.test.ts",
@@ -831,8 +831,8 @@ export const bugs: ReadonlyArray<Bug> = [
     id: "S3",
     bug: "a run is suspended over an order that it has not heard",
     file: "src/services/Book.ts",
-    find: '  if (op.heard !== undefined && op.heard < book.orders) return refused("unheard")\n',
-    replace: "",
+    find: "heard !== undefined && heard < book.orders",
+    replace: "heard !== undefined && heard < 0",
     test: "test/services/Book.test.ts",
     title: "waits for an order that its worker has not heard"
   },
@@ -867,8 +867,8 @@ export const bugs: ReadonlyArray<Bug> = [
     id: "S7",
     bug: "a cancelled run is begun again",
     file: "src/programs/RunRecord.ts",
-    find: 'if (found?.status === "cancelled") return',
-    replace: 'if (found?.status === "cancelled" && found.rows < 0) return',
+    find: 'if (book?.status === "cancelled") return',
+    replace: 'if (book?.status === "cancelled" && book.rows < 0) return',
     test: "test/programs/steering.test.ts",
     title: "memory a run that is cancelled ends"
   },
@@ -898,5 +898,50 @@ export const bugs: ReadonlyArray<Bug> = [
     replace: "const pause = comparison && undefined",
     test: "test/programs/canaryRows.test.ts",
     title: "goes on being the measure"
+  },
+  {
+    id: "S11",
+    bug: "what a worker writes brings a cancelled run back",
+    file: "src/services/Group.ts",
+    find: 'status === "cancelled" ? { status, reason } : {}',
+    replace: 'status === "done" ? { status, reason } : {}',
+    test: "test/services/Orders.test.ts",
+    title: "that was given up stays so, whatever its worker writes"
+  },
+  {
+    id: "S12",
+    bug: "a limit that was set lower just now ends the run",
+    file: "src/services/Meter.ts",
+    find: "const isNew = now !== undefined && (now.cap",
+    replace: "const isNew = now === undefined && (now.cap",
+    test: "test/programs/orderRaces.test.ts",
+    title: "a cap that is lowered to where all rows fit ends nothing"
+  },
+  {
+    id: "S13",
+    bug: "the run's own flags stand above an order",
+    file: "src/programs/Execution.ts",
+    find: "Object.assign({}, limits, ...set.map(defined))",
+    replace: "Object.assign({}, ...set.map(defined), limits)",
+    test: "test/programs/orderRaces.test.ts",
+    title: "a cap that is set while the rows are listed"
+  },
+  {
+    id: "S14",
+    bug: "an order that came after the book was read is taken for heard",
+    file: "src/programs/OrderWatch.ts",
+    find: "if (record.n > book.orders) break",
+    replace: "if (record.n > book.orders + 9) break",
+    test: "test/programs/orderRaces.test.ts",
+    title: "a raise between the two reads of one look"
+  },
+  {
+    id: "S15",
+    bug: "a refresh writes over rows that were queued again",
+    file: "src/programs/Refresh.ts",
+    find: '_tag: "Refresh", fence, changes, heard }',
+    replace: '_tag: "Refresh", fence, changes }',
+    test: "test/programs/orderRaces.test.ts",
+    title: "rows queued again while a refresh compares"
   }
 ]
