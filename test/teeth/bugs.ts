@@ -825,7 +825,7 @@ export const bugs: ReadonlyArray<Bug> = [
     find: "stop: goesOn ? null : stop",
     replace: "stop",
     test: "test/programs/steering.test.ts",
-    title: "memory a cap that is raised while the run lands on it"
+    title: "memory a raise that comes with the last answer"
   },
   {
     id: "S3",
