@@ -388,6 +388,7 @@ describe("Query plans on SQLite", () => {
     uncertain: ["call"],
     corrections: ["correction"],
     callSums: ["c"],
+    holdCount: ["hold"],
     holdSum: ["hold"],
     rowSums: ["m"],
     idsUpto: ["m"]
