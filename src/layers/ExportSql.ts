@@ -1,11 +1,6 @@
 /**
  * Results to a table of a SQLite file, the operator's or a new one, in one transaction: a reader finds the old table or the new one. Loaded only when a table is asked for.
  *
- * @example
- * const { write } = await import("./ExportSql.ts")
- * const columns = [{ name: "id", kind: "text" }, { name: "score", kind: "integer" }] as const
- * const written = write("crm.db", "scores", columns, Stream.make({ id: "007", score: 3 })) // Effect<1>
- *
  * @since 0.1.0
  */
 import { accessSync, closeSync, constants, existsSync, openSync } from "node:fs"

@@ -1,11 +1,6 @@
 /**
  * Results to a Parquet file, row group by row group. The same rows give the same bytes. Loaded only when such a file is asked for.
  *
- * @example
- * const { write } = await import("./Parquet.ts")
- * const columns = [{ name: "id", kind: "text" }, { name: "score", kind: "integer" }] as const
- * const written = write("out.parquet", columns, Stream.make({ id: "007", score: 3 })) // Effect<1>
- *
  * @since 0.1.0
  */
 import { Effect, Stream } from "effect"

@@ -114,16 +114,20 @@ describe("checkpoint and resume", () => {
           "alter table run drop column kept",
           "alter table outcome drop column made",
           "drop table correction",
-          "delete from longhaul_migrations where migration_id = 2"
+          ...["paused", "canary", "orders", "requests_per_minute", "tokens_per_minute"].map(
+            (name) => `alter table run drop column ${name}`
+          ),
+          "drop table steering",
+          "delete from longhaul_migrations where migration_id > 1"
         )
         const ended = yield* Effect.provide(enrich(job, llm, { budget: { maxCalls: 100 } }), layer)
         assertIncludes(ended, { status: "done", done: 30, calls: 30, reruns: 0 })
         assert.strictEqual(llm.calls(), 30)
 
-        execute(db, "insert into longhaul_migrations (migration_id, name) values (3, 'v3')")
+        execute(db, "insert into longhaul_migrations (migration_id, name) values (4, 'v4')")
         const error = yield* Effect.flip(Effect.provide(enrich(job, llm), layer))
         assertIncludes(error, { _tag: "StorageError", reason: "schema" })
-        assert.include(error.message, "newer Longhaul (tables of version 3, this one knows 2): update Longhaul")
+        assert.include(error.message, "newer Longhaul (tables of version 4, this one knows 3): update Longhaul")
         assert.strictEqual(llm.calls(), 30)
       })
   )
