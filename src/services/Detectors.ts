@@ -383,11 +383,15 @@ const fieldAlarm = ({ known, name }: Field, place: number, chart: Charts.Share):
   return { kind, field: name, value: known?.[isAbsence ? place - values - 1 : place], before, now, message }
 }
 
+/** Where rows cost nearly the same, a few percent are certain and do not matter. */
+const TOLERATED = 1.25
+
 const ranksAlarm = (kind: "cost" | "output", chart: Charts.Ranks | undefined, height: number): Option.Option<Alarm> => {
   if (chart === undefined) return Option.none()
   const side = [chart.up, chart.down].find(({ sum }) => sum >= height)
   if (side === undefined) return Option.none()
   const now = Charts.growth(chart, side)
+  if (now < TOLERATED && now > 1 / TOLERATED) return Option.none()
   const what = kind === "cost" ? "what a row costs" : "the length of an answer"
   const message = `since about row ${side.since} ${what} is about ${now.toFixed(2)} times what it was before`
   return Option.some({ kind, field: undefined, value: undefined, before: 1, now, message })

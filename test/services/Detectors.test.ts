@@ -51,6 +51,30 @@ describe("drift", () => {
     for (let seed = 0; seed < 10; seed++) assert.isUndefined(alarmed(seed, 10_000, 60))
   })
 
+  it("is none where rows that cost nearly the same cost a few percent more: it must matter too", () => {
+    const rowOf = (seq: number, cost: number): Detectors.Observation => ({
+      seq,
+      cost: cost + (seq % 3),
+      kind: "done",
+      refusal: false,
+      outputTokens: 10,
+      inputLength: 20 + (seq % 5),
+      fields: {}
+    })
+    const alarmAt = (cost: number) => {
+      const sample = Array.from({ length: 50 }, (_, i) => rowOf(i, 1_000))
+      const later = Array.from({ length: 1_000 }, (_, i) => rowOf(50 + i, cost))
+      return Detectors.verdict(later.reduce(Detectors.add, Detectors.make(sample)))
+    }
+    for (const cost of [1_000, 1_060, 1_200, 850]) assert.isTrue(Option.isNone(alarmAt(cost)), `${cost}`)
+    for (const cost of [1_400, 650]) {
+      assert.deepStrictEqual(
+        Option.map(alarmAt(cost), ({ kind }) => kind),
+        Option.some("cost")
+      )
+    }
+  })
+
   it("has a state whose size does not grow with the rows", () => {
     const grown = (n: number) => {
       const own = drawOf(5)
