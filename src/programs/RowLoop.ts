@@ -85,11 +85,11 @@ export const run = <Row, A, I>(options: LoopOptions<Row, A, I>): Effect.Effect<v
     const crew = (width: number) => Effect.forEach(Array(width), () => member, { concurrency: width, discard: true })
     return Effect.scoped(
       Effect.gen(function* () {
-        const crews = yield* FiberSet.make<void>()
-        const start = yield* FiberSet.runtime(crews)<Invoker>()
-        start(crew(options.width))
-        options.onWider((more) => void start(crew(more)))
-        yield* FiberSet.awaitEmpty(crews)
+        const more = yield* FiberSet.make<void>()
+        const start = yield* FiberSet.runtime(more)<Invoker>()
+        options.onWider((width) => void start(crew(width)))
+        yield* crew(options.width)
+        yield* FiberSet.awaitEmpty(more)
         return failed === undefined ? undefined : yield* failed
       })
     )

@@ -128,7 +128,7 @@ export interface Workflow<Out, E, R> {
  * @since 0.1.0
  */
 export const make = <Out = {}>(options: Options): Workflow<Out, never, never> =>
-  build({ maxSteps: 1, gather: (wave, concurrency) => Effect.all(wave, { concurrency }), ...options, nodes: [] })
+  build({ maxSteps: 1, gather: together, ...options, nodes: [] })
 
 type Options = { readonly name: string; readonly maxSteps?: number; readonly gather?: Gather }
 type Graph<E, R> = Required<Options> & { readonly nodes: ReadonlyArray<Node<E, R>> }
@@ -245,3 +245,6 @@ const ready = <E, R>(graph: Graph<E, R>, outputs: Outputs) => {
 }
 
 const refused = (reason: WorkflowError["reason"], message: string) => new WorkflowError({ reason, message })
+
+/** One node runs by itself: an interruption at the instant at which concurrent effects are begun can be lost (effect 3.22). */
+const together: Gather = (wave, concurrency) => Effect.all(wave, wave.length === 1 ? {} : { concurrency })
