@@ -735,7 +735,7 @@ export const bugs: ReadonlyArray<Bug> = [
     find: "if (isWhole && commitSeq >= anchor.commitSeq && spent >= anchor.spent) return undefined",
     replace: "return undefined",
     test: "test/faults/damage.test.ts",
-    title: "-wal cut to 60 %"
+    title: "cut to 60 %"
   },
   {
     id: "R7",
