@@ -8,7 +8,6 @@ import { Effect, Either, Option, Schema, Stream } from "effect"
 import type { Book, Order } from "../services/Book.ts"
 import * as Detectors from "../services/Detectors.ts"
 import type { StorageError } from "../services/Errors.ts"
-import * as Failure from "../services/Failure.ts"
 import * as Forecast from "../services/Forecast.ts"
 import type { JournalShape } from "../services/Journal.ts"
 import { type AgentResult, type Outcome, Stored } from "../services/Outcome.ts"
@@ -16,6 +15,7 @@ import * as Pages from "../services/Pages.ts"
 import * as Sample from "../services/Sample.ts"
 import { Usd } from "../services/Usd.ts"
 import type { Live } from "./Execution.ts"
+import * as Report from "./Report.ts"
 import type { Ended } from "./RowLoop.ts"
 
 /**
@@ -42,6 +42,8 @@ export interface Chosen {
 
 const PAGE = 500
 
+const noRows = (): { readonly lengths: Array<number>; readonly seqs: Array<number> } => ({ lengths: [], seqs: [] })
+
 /**
  * Chooses a run's canary: the same rows each time.
  *
@@ -49,17 +51,13 @@ const PAGE = 500
  */
 export const choose = ({ reads }: JournalShape, runId: string, rows: number): Effect.Effect<Chosen, StorageError> =>
   Effect.map(
-    Stream.runFold(
-      Pages.results(reads, runId, { size: PAGE }),
-      { lengths: [] as number[], seqs: [] as number[] },
-      (all, page) => {
-        for (const { row } of page) {
-          all.lengths.push(row.value.length)
-          all.seqs.push(row.seq)
-        }
-        return all
+    Stream.runFold(Pages.results(reads, runId, { size: PAGE }), noRows(), (all, page) => {
+      for (const { row } of page) {
+        all.lengths.push(row.value.length)
+        all.seqs.push(row.seq)
       }
-    ),
+      return all
+    }),
     ({ lengths, seqs }) => {
       const picked = Sample.pick(lengths, rows).flatMap((place) => {
         const seq = seqs[place]
@@ -71,37 +69,33 @@ export const choose = ({ reads }: JournalShape, runId: string, rows: number): Ef
 
 /** What the rows of a canary came to; `pending`: how many have not ended. */
 interface Measured {
-  readonly observed: ReadonlyArray<Detectors.Observation>
-  readonly answers: CanaryReport["answers"]
-  readonly pending: number
+  readonly observed: Array<Detectors.Observation>
+  readonly answers: Array<CanaryReport["answers"][number]>
+  pending: number
 }
+const nothing = (): Measured => ({ observed: [], answers: [], pending: 0 })
 
 const measure = <Row, A, I>(
   { fence, job, journal }: Live<Row, A, I>,
   { seqs }: Chosen
 ): Effect.Effect<Measured, StorageError> => {
   const decode = Schema.decodeOption(Schema.parseJson(Stored(job.agent.output)))
-  return Stream.runFold(
-    Pages.results(journal.reads, fence.runId, { size: PAGE }),
-    { observed: [] as Detectors.Observation[], answers: [] as CanaryReport["answers"][number][], pending: 0 },
-    (all, page) => {
-      for (const { outcome, row } of page) {
-        if (!seqs.has(row.seq)) continue
-        if (outcome === undefined || outcome.epoch !== row.epoch) {
-          all.pending++
-          continue
-        }
-        // A result of another schema says nothing of this one.
-        const end = Option.getOrUndefined(decode(outcome.value))
-        if (end === undefined) continue
-        const ended: Outcome<A> = Failure.is(end) ? Either.left(end) : Either.right(end)
-        all.observed.push(observe(row.seq, row.value.length, ended))
-        if (Either.isRight(ended) && all.answers.length < 3)
-          all.answers.push({ id: row.id, output: ended.right.output })
+  return Stream.runFold(Pages.results(journal.reads, fence.runId, { size: PAGE }), nothing(), (all, page) => {
+    for (const { outcome, row } of page) {
+      if (!seqs.has(row.seq)) continue
+      if (outcome === undefined || outcome.epoch !== row.epoch) {
+        all.pending++
+        continue
       }
-      return all
+      // A result of another schema says nothing of this one.
+      const end = Option.getOrUndefined(decode(outcome.value))
+      if (end === undefined) continue
+      const ended = Report.toOutcome(end)
+      all.observed.push(observe(row.seq, row.value.length, ended))
+      if (Either.isRight(ended) && all.answers.length < 3) all.answers.push({ id: row.id, output: ended.right.output })
     }
-  )
+    return all
+  })
 }
 
 const observe = <A>(seq: number, inputLength: number, outcome: Outcome<A>): Detectors.Observation =>

@@ -177,17 +177,12 @@ const acceptable = <Row, A, I>(
     const price = Price.find(prices, model, now)
     const problem = Option.match(price, {
       onNone: () => (isFree ? undefined : Invoker.unpriced(model)),
-      onSome: (row) => Price.problem(row) ?? (isFree ? undefined : tierProblem(row, job.agent.tier))
+      onSome: (row) => Price.problem(row) ?? (isFree ? undefined : Price.tierProblem(row, job.agent.tier))
     })
     if (problem !== undefined) return new RunRefused({ reason: "unpriced", message: problem })
   }
   return Effect.void
 }
-
-const tierProblem = (row: Price.PriceRow, tier: string | undefined): string | undefined =>
-  Price.knowsTier(row, tier)
-    ? undefined
-    : `the price of ${row.model} does not say what tier "${tier}" costs: add its factor to tiers`
 
 /**
  * The run as a workflow of two nodes, then its result.

@@ -241,17 +241,13 @@ const routesOf = <Row, A, I>(
   ]
   return Effect.forEach(models, ({ isOwn, model }) => {
     const row = Option.getOrUndefined(Price.find(prices, model, now))
-    const problem = row === undefined ? Invoker.unpriced(model) : (Price.problem(row) ?? tierProblem(row, agent.tier))
+    const problem =
+      row === undefined ? Invoker.unpriced(model) : (Price.problem(row) ?? Price.tierProblem(row, agent.tier))
     return row === undefined || problem !== undefined
       ? new RunRefused({ reason: "unpriced", message: problem ?? Invoker.unpriced(model) })
       : Effect.succeed({ model, price: isOwn && factor !== 1 ? Price.times(row, factor) : row, ownTier: isOwn })
   })
 }
-
-const tierProblem = (row: Price.PriceRow, tier: string | undefined): string | undefined =>
-  Price.knowsTier(row, tier)
-    ? undefined
-    : `the price of ${row.model} does not say what tier "${tier}" costs: add its factor to tiers`
 
 /** A turn fails no more often in one process. */
 const MOST_TRIES = 20

@@ -218,24 +218,14 @@ const textOf = (call: CallRecord): string =>
     call.requestId
   ])
 
-const PriceText = Schema.decodeOption(
-  Schema.parseJson(
-    Schema.Struct({
-      model: Schema.String,
-      from: Schema.String,
-      input: Schema.Number,
-      cached: Schema.optionalWith(Schema.Number, { exact: true }),
-      cacheWrite: Schema.optionalWith(Schema.Number, { exact: true }),
-      output: Schema.Number
-    })
-  )
-)
+const priceOf = Schema.decodeOption(Price.PriceRowJson)
 
 /** What the cached tokens would have cost besides, at the plain price of the row; its long-context rule aside. */
 const savedByCache = (call: CallRecord): Usd => {
   if (call.cachedTokens === 0) return Usd.zero
-  return Option.match(PriceText(call.price), {
+  return Option.match(priceOf(call.price), {
     onNone: () => Usd.zero,
-    onSome: (row) => Usd.nano(Math.max(0, Price.cost(row, { ...call, cachedTokens: 0 }) - Price.cost(row, call)))
+    onSome: ({ longContext: _, ...row }) =>
+      Usd.nano(Math.max(0, Price.cost(row, { ...call, cachedTokens: 0 }) - Price.cost(row, call)))
   })
 }

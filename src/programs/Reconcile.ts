@@ -166,22 +166,6 @@ const callOf = (
   )
 }
 
-const PriceRowJson = Schema.parseJson(
-  Schema.Struct({
-    model: Schema.String,
-    from: Schema.String,
-    input: Schema.Number,
-    cached: Schema.optionalWith(Schema.Number, { exact: true }),
-    cacheWrite: Schema.optionalWith(Schema.Number, { exact: true }),
-    output: Schema.Number,
-    longContext: Schema.optionalWith(
-      Schema.Struct({ above: Schema.Number, input: Schema.Number, output: Schema.Number }),
-      { exact: true }
-    ),
-    tiers: Schema.optionalWith(Schema.Record({ key: Schema.String, value: Schema.Number }), { exact: true })
-  })
-)
-
 const costOf = (call: CallRecord, { cost, usage }: Finding): Either.Either<Usd, InputError> => {
   if (cost !== undefined) return Either.right(cost)
   if (usage === undefined) return Either.left(bad(`call ${nameOf(call)}: neither a cost nor tokens are given`))
@@ -190,7 +174,7 @@ const costOf = (call: CallRecord, { cost, usage }: Finding): Either.Either<Usd, 
       bad(`call ${nameOf(call)}: these tokens cannot be right: whole numbers, the cached ones a part of the input`)
     )
   }
-  return Either.mapBoth(Schema.decodeEither(PriceRowJson)(call.price), {
+  return Either.mapBoth(Schema.decodeEither(Price.PriceRowJson)(call.price), {
     onLeft: () => bad(`call ${nameOf(call)} has no price: give its cost`),
     onRight: (price) => dearest(price, usage)
   })

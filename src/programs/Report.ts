@@ -207,7 +207,12 @@ const reachOf = (
     return yield* new RunRefused({ reason: "not_found", message: `run ${runId} has no checkpoint ${version}` })
   })
 
-const toOutcome = <A>(end: Failure.Failure | Extract<Outcome<A>, { _tag: "Right" }>["right"]): Outcome<A> =>
+/**
+ * The end of a row, as it is stored, as an outcome; frozen.
+ *
+ * @since 0.1.0
+ */
+export const toOutcome = <A>(end: Failure.Failure | Extract<Outcome<A>, { _tag: "Right" }>["right"]): Outcome<A> =>
   Failure.is(end) ? Either.left(deepFreeze(end)) : Either.right(deepFreeze(end))
 
 const unreadable = (runId: string) => (error: unknown) =>

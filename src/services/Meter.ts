@@ -160,11 +160,7 @@ export const make = ({ adaptive = true, book, clock, fence, journal }: MeterOpti
       ...fence
     }
     return Effect.matchEffect(journal.commit({ _tag: "Hold", hold: record }), {
-      onFailure: (error): Effect.Effect<HoldRecord | undefined, RunStopped | StorageError> => {
-        dispatch({ _tag: "Released", amount: call.amount, sent: false })
-        stop({ kind: "storage", message: error.message })
-        return Effect.fail(error)
-      },
+      onFailure: (error): Effect.Effect<HoldRecord | undefined, RunStopped | StorageError> => broke(call, error),
       onSuccess: (verdict): Effect.Effect<HoldRecord | undefined, RunStopped | StorageError> => {
         if (verdict._tag === "Ok") return Effect.succeed(record)
         const isPaused = verdict._tag === "Refused" && verdict.reason === "paused"
@@ -181,14 +177,17 @@ export const make = ({ adaptive = true, book, clock, fence, journal }: MeterOpti
     })
   }
 
+  /** The database refuses: nothing was sent, and nothing more will be. */
+  const broke = (call: Call, error: StorageError): Effect.Effect<never, StorageError> => {
+    dispatch({ _tag: "Released", amount: call.amount, sent: false })
+    stop({ kind: "storage", message: error.message })
+    return Effect.fail(error)
+  }
+
   /** The book has less room than was thought: its limits were set lower just now, and the call asks again; or another worker spends from it too. */
   const short = (call: Call, reason: "cap" | "max_calls"): Effect.Effect<undefined, RunStopped | StorageError> =>
     Effect.matchEffect(journal.reads.book(fence.runId), {
-      onFailure: (error): Effect.Effect<undefined, RunStopped | StorageError> => {
-        dispatch({ _tag: "Released", amount: call.amount, sent: false })
-        stop({ kind: "storage", message: error.message })
-        return Effect.fail(error)
-      },
+      onFailure: (error): Effect.Effect<undefined, RunStopped | StorageError> => broke(call, error),
       onSuccess: (now): Effect.Effect<undefined, RunStopped | StorageError> => {
         const isNew = now !== undefined && (now.cap !== state.cap || now.maxCalls !== state.maxCalls)
         // Before the room is free again, or the next call would be let go at once.

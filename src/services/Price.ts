@@ -9,7 +9,7 @@
  *
  * @since 0.1.0
  */
-import { Context, Layer, Option } from "effect"
+import { Context, Layer, Option, Schema } from "effect"
 import { type ChatAnswer, type ChatRequest, noTokens, type TokenUsage } from "./LLM.ts"
 import { baseOf } from "./Models.ts"
 import { Usd } from "./Usd.ts"
@@ -30,6 +30,27 @@ export interface PriceRow {
   readonly longContext?: { readonly above: number; readonly input: number; readonly output: number }
   readonly tiers?: Readonly<Record<string, number>>
 }
+
+/**
+ * A row as a call's record keeps it.
+ *
+ * @since 0.1.0
+ */
+export const PriceRowJson = Schema.parseJson(
+  Schema.Struct({
+    model: Schema.String,
+    from: Schema.String,
+    input: Schema.Number,
+    cached: Schema.optionalWith(Schema.Number, { exact: true }),
+    cacheWrite: Schema.optionalWith(Schema.Number, { exact: true }),
+    output: Schema.Number,
+    longContext: Schema.optionalWith(
+      Schema.Struct({ above: Schema.Number, input: Schema.Number, output: Schema.Number }),
+      { exact: true }
+    ),
+    tiers: Schema.optionalWith(Schema.Record({ key: Schema.String, value: Schema.Number }), { exact: true })
+  })
+)
 
 const long = { above: 271_999, input: 2, output: 1.5 }
 /** Flex at half price; fast was called priority until 2026-07-30. */
@@ -168,6 +189,16 @@ const tierFactor = (row: PriceRow, tier = ""): number | undefined => {
  * @since 0.1.0
  */
 export const knowsTier = (row: PriceRow, tier: string | undefined): boolean => tierFactor(row, tier) !== undefined
+
+/**
+ * What to mend where a row does not say what a tier costs.
+ *
+ * @since 0.1.0
+ */
+export const tierProblem = (row: PriceRow, tier: string | undefined): string | undefined =>
+  knowsTier(row, tier)
+    ? undefined
+    : `the price of ${row.model} does not say what tier "${tier}" costs: add its factor to tiers`
 
 /**
  * The cost of a call by its reported tokens and tier, rounded up once to a whole nano-dollar. A tier without a factor counts as the standard one; {@link bill} does
