@@ -15,6 +15,7 @@ import {
   type Needs,
   type OrderRecord,
   type OutcomeRecord,
+  type Pool,
   type RowRecord,
   rowId,
   type WorkerRecord,
@@ -24,6 +25,7 @@ import { corrected, type Driver, Journal, make, type Reads, type RowResult } fro
 
 interface Tables {
   readonly books: Map<string, Book>
+  readonly pools: Map<string, Pool>
   readonly rows: Map<string, Array<RowRecord>>
   readonly workers: Map<string, Map<number, WorkerRecord>>
   readonly holds: Map<string, HoldRecord>
@@ -47,6 +49,7 @@ let made = 0
 export const makeDriver = (): Driver => {
   const tables: Tables = {
     books: new Map(),
+    pools: new Map(),
     rows: new Map(),
     workers: new Map(),
     holds: new Map(),
@@ -107,6 +110,7 @@ const list = <K, V>(map: Map<K, Array<V>>, key: K): Array<V> => {
 
 const factsOf = (tables: Tables, needs: Needs): Facts => ({
   books: new Map([...needs.runs].flatMap((id) => entry(id, tables.books.get(id)))),
+  pools: new Map(poolsOf(tables, needs).flatMap((id) => entry(id, tables.pools.get(id)))),
   live: new Map([...needs.runs].map((id) => [id, liveOf(tables, id)])),
   versions: new Map([...needs.checkpoints].map((id) => [id, tables.latest.get(id) ?? 0])),
   holds: new Map([...needs.claims].map((id) => [id, [...tables.holds.values()].filter((hold) => hold.runId === id)])),
@@ -121,6 +125,22 @@ const factsOf = (tables: Tables, needs: Needs): Facts => ({
   )
 })
 
+const poolsOf = (tables: Tables, needs: Needs): ReadonlyArray<string> => [
+  ...needs.pools,
+  ...[...needs.runs].flatMap((id) => tables.books.get(id)?.pool ?? [])
+]
+
+const sumOf = (books: ReadonlyArray<Book>, pool: string) => {
+  const sums = { spent: 0, uncertain: 0, held: 0 }
+  for (const book of books) {
+    if (book.pool !== pool) continue
+    sums.spent += book.spent
+    sums.uncertain += book.uncertain
+    sums.held += book.held
+  }
+  return sums
+}
+
 const entry = <K, V>(key: K, value: V | undefined): ReadonlyArray<readonly [K, V]> =>
   value === undefined ? [] : [[key, value]]
 
@@ -129,6 +149,7 @@ const liveOf = (tables: Tables, id: string): ReadonlySet<number> =>
 
 const apply = (tables: Tables, writes: Writes): void => {
   for (const [id, book] of writes.books) tables.books.set(id, Object.freeze(book))
+  for (const [id, pool] of writes.pools) tables.pools.set(id, Object.freeze(pool))
   for (const worker of writes.workers) writeWorker(tables, worker)
   for (const { at, runId, worker } of writes.beats) beat(tables, runId, worker, at)
   for (const { discard, runId } of writes.unloads) {
@@ -194,6 +215,11 @@ const reads = (tables: Tables): Reads => {
   return {
     book: (runId) => Effect.sync(() => tables.books.get(runId)),
     books: Effect.sync(() => [...tables.books.values()]),
+    pool: (id) =>
+      Effect.sync(() => {
+        const pool = tables.pools.get(id)
+        return pool === undefined ? undefined : { pool, sums: sumOf([...tables.books.values()], id) }
+      }),
     workers: (runId) => Effect.sync(() => [...inner(tables.workers, runId).values()]),
     pending: (runId, after, limit) =>
       Effect.sync(() => {

@@ -7,7 +7,16 @@ import * as SqlClient from "@effect/sql/SqlClient"
 import type { Connection } from "@effect/sql/SqlConnection"
 import type { SqlError } from "@effect/sql/SqlError"
 import { Array, Effect, Exit } from "effect"
-import { type Book, callId, type Facts, type HoldRecord, type Needs, rowId, type Writes } from "../services/Book.ts"
+import {
+  type Book,
+  callId,
+  type Facts,
+  type HoldRecord,
+  type Needs,
+  type Pool,
+  rowId,
+  type Writes
+} from "../services/Book.ts"
 import { StorageError } from "../services/Errors.ts"
 import { corrected, type Driver, type Reads, type RowResult } from "../services/Journal.ts"
 import { Usd } from "../services/Usd.ts"
@@ -22,6 +31,7 @@ import {
   num,
   orderColumns,
   outcomeColumns,
+  poolColumns,
   type Row,
   rowColumns,
   storeColumns,
@@ -34,6 +44,7 @@ import {
   toHold,
   toOrder,
   toOutcome,
+  toPool,
   toRow,
   toWorker,
   workerColumns
@@ -104,6 +115,11 @@ const facts = (db: Connection, needs: Needs) =>
       }
       live.set(id, workers)
     }
+    const pools = new Map<string, Pool>()
+    for (const id of new Set([...needs.pools, ...[...books.values()].flatMap(({ pool }) => pool ?? [])])) {
+      const [row] = yield* db.execute(statements.pool, [id], undefined)
+      if (row !== undefined) pools.set(id, toPool(row))
+    }
     const versions = new Map<string, number>()
     for (const id of needs.checkpoints) {
       const [row] = yield* db.execute(statements.latestVersion, [id], undefined)
@@ -126,7 +142,7 @@ const facts = (db: Connection, needs: Needs) =>
       const [row] = yield* db.execute(statements.epochOf, [id.runId, id.seq], undefined)
       if (row !== undefined) epochs.set(rowId(id), num(row.epoch))
     }
-    return { books, live, versions, holds, workers, uncertain, epochs }
+    return { books, live, pools, versions, holds, workers, uncertain, epochs }
   })
 
 const apply = (db: Connection, writes: Writes) =>
@@ -135,6 +151,7 @@ const apply = (db: Connection, writes: Writes) =>
       if (writes.created.has(id)) yield* insert(db, "run", bookColumns, [book])
       else yield* db.executeRaw(statements.updateRun, [...bookColumns.slice(1).map(([, cell]) => cell(book)), id])
     }
+    yield* insert(db, "pool", poolColumns, [...writes.pools.values()], statements.setPool)
     for (const worker of writes.workers) {
       if (worker.live) yield* insert(db, "worker", workerColumns, [worker])
       else yield* db.executeRaw(statements.fence, [worker.runId, worker.worker])
@@ -245,6 +262,13 @@ export const statements = {
   deleteHolds: "delete from hold where run_id = ? and worker = ? and n in",
   prune: "delete from checkpoint where id = ? and version <= ? and status <> 'DONE'",
   dropCheckpoints: "delete from checkpoint where id = ? and version <= ?",
+  pool: "select * from pool where id = ?",
+  poolSums: `select coalesce(sum(spent), 0) as spent, coalesce(sum(uncertain), 0) as uncertain, coalesce(sum(held), 0) as held
+    from run where pool = ?`,
+  setPool: ` on conflict (id) do update set ${poolColumns
+    .slice(1)
+    .map(([name]) => `${name} = excluded.${name}`)
+    .join(", ")}`,
   overwrite: " on conflict (key) do update set value = excluded.value, crc = excluded.crc",
   firstWins: " on conflict (key) do nothing",
   book: "select * from run where run_id = ?",
@@ -300,6 +324,18 @@ const reads = (connected: Connected, { location }: Dialect): Reads => {
       const byCall = new Map(later.map((correction) => [callId(correction), correction]))
       return found.map((call) => corrected(call, byCall.get(callId(call))))
     })
+  /** One snapshot: the run may be at work. */
+  const atOnce = (parts: ReadonlyArray<string>, id: string) =>
+    connected((db) =>
+      Effect.acquireUseRelease(
+        db.executeRaw("begin", []),
+        () =>
+          Effect.forEach(parts, (statement) =>
+            Effect.map(db.execute(statement, [id], undefined), ([row]): Row | undefined => row)
+          ),
+        () => Effect.ignore(db.executeRaw("commit", []))
+      )
+    )
   return {
     book: (runId) => first(statements.book, [runId], toBook),
     books: all(statements.books, [], toBook),
@@ -331,18 +367,15 @@ const reads = (connected: Connected, { location }: Dialect): Reads => {
       ),
     audit: (runId) =>
       Effect.flatMap(
-        connected((db) =>
-          Effect.acquireUseRelease(
-            // One snapshot: the run may be at work.
-            db.executeRaw("begin", []),
-            () =>
-              Effect.forEach(auditing, (statement) =>
-                Effect.map(db.execute(statement, [runId], undefined), ([row]): Row | undefined => row)
-              ),
-            () => Effect.ignore(db.executeRaw("commit", []))
-          )
-        ),
+        atOnce([statements.book, statements.callSums, statements.holdSum, statements.rowSums], runId),
         ([run, call, hold, rows]) => Effect.try({ try: () => auditOf(run, call, hold, rows), catch: damaged(location) })
+      ),
+    pool: (id) =>
+      Effect.flatMap(atOnce([statements.pool, statements.poolSums], id), ([pool, sums]) =>
+        Effect.try({
+          try: () => (pool === undefined ? undefined : { pool: toPool(pool), sums: moneyOf(sums) }),
+          catch: damaged(location)
+        })
       ),
     idsUpto: (runId, commitSeq) => all(statements.idsUpto, [runId, commitSeq], (row) => str(row.id)),
     checkpoints: (id) => all(statements.versions, [id], (row) => num(row.version)),
@@ -360,21 +393,23 @@ const reads = (connected: Connected, { location }: Dialect): Reads => {
   }
 }
 
-const auditing = [statements.book, statements.callSums, statements.holdSum, statements.rowSums]
-
 const auditOf = (run: Row | undefined, call: Row | undefined, hold: Row | undefined, rows: Row | undefined) =>
   run === undefined
     ? undefined
     : {
         book: toBook(run),
         sums: {
-          spent: num(call?.spent ?? 0),
-          uncertain: num(call?.uncertain ?? 0),
-          held: num(hold?.held ?? 0),
+          ...moneyOf({ ...call, ...hold }),
           rows: num(rows?.total ?? 0),
           ended: num(rows?.ended ?? 0)
         }
       }
+
+const moneyOf = (row: Row | undefined) => ({
+  spent: num(row?.spent ?? 0),
+  uncertain: num(row?.uncertain ?? 0),
+  held: num(row?.held ?? 0)
+})
 
 const damaged = (location: string) => (error: unknown) =>
   new StorageError({

@@ -13,6 +13,7 @@ import type {
   HoldRecord,
   OrderRecord,
   OutcomeRecord,
+  Pool,
   RowRecord,
   WorkerRecord
 } from "../services/Book.ts"
@@ -50,6 +51,7 @@ export const bookColumns: Columns<Book> = [
   ["source", (book) => book.source],
   ["created_at", (book) => book.createdAt],
   ["cap", (book) => book.cap],
+  ["pool", (book) => book.pool],
   ["max_calls", (book) => book.maxCalls],
   ["max_concurrency", (book) => book.maxConcurrency],
   ["requests_per_minute", (book) => book.requestsPerMinute],
@@ -78,6 +80,15 @@ export const bookColumns: Columns<Book> = [
   ["failed", (book) => book.failed],
   ["kept", (book) => book.kept],
   ["commit_seq", (book) => book.commitSeq]
+]
+
+/** Columns of `pool`. @since 0.1.0 */
+export const poolColumns: Columns<Pool> = [
+  ["id", (pool) => pool.id],
+  ["cap", (pool) => pool.cap],
+  ["spent", (pool) => pool.spent],
+  ["uncertain", (pool) => pool.uncertain],
+  ["held", (pool) => pool.held]
 ]
 
 /** Columns of `worker`. @since 0.1.0 */
@@ -208,6 +219,7 @@ export const num = (cell: unknown): number => Number(cell)
 export const str = (cell: unknown): string => String(cell)
 const strOrNull = (cell: unknown): string | null => (cell === null ? null : String(cell))
 const numOrNull = (cell: unknown): number | null => (cell === null ? null : Number(cell))
+const usdOrNull = (cell: unknown): Usd | null => (cell === null ? null : Usd.nano(Number(cell)))
 const oneOf =
   <A extends string>(...values: ReadonlyArray<A>) =>
   (cell: unknown): A => {
@@ -242,7 +254,8 @@ export const toBook = (row: Row): Book => ({
   settings: str(row.settings),
   source: str(row.source),
   createdAt: num(row.created_at),
-  cap: row.cap === null ? null : Usd.nano(num(row.cap)),
+  cap: usdOrNull(row.cap),
+  pool: strOrNull(row.pool),
   maxCalls: numOrNull(row.max_calls),
   maxConcurrency: num(row.max_concurrency),
   requestsPerMinute: numOrNull(row.requests_per_minute),
@@ -275,6 +288,15 @@ const toTokens = (row: Row) => ({
   cacheWriteTokens: num(row.cache_write_tokens),
   outputTokens: num(row.output_tokens),
   reasoningTokens: num(row.reasoning_tokens)
+})
+
+/** A row of `pool`. @since 0.1.0 */
+export const toPool = (row: Row): Pool => ({
+  id: str(row.id),
+  cap: usdOrNull(row.cap),
+  spent: Usd.nano(num(row.spent)),
+  uncertain: Usd.nano(num(row.uncertain)),
+  held: Usd.nano(num(row.held))
 })
 
 /** A row of `manifest`. @since 0.1.0 */

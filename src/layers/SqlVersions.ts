@@ -65,8 +65,17 @@ const steering = (clustered: string): ReadonlyArray<string> => [
   `create table steering (run_id ${text}, n ${int}, by ${text}, given ${text}, at ${int}, crc ${int}, primary key (run_id, n)) ${clustered}`
 ]
 
+/**
+ * What came with the fourth version: a cap that several runs share.
+ */
+const pools = (clustered: string): ReadonlyArray<string> => [
+  "alter table run add column pool text",
+  "create index run_pool on run (pool)",
+  `create table pool (id text primary key, cap bigint, spent ${int}, uncertain ${int}, held ${int}) ${clustered}`
+]
+
 /** The tables' versions, oldest first; a database of a version above them was made by a newer Longhaul. */
-const versions = [tables, proof, steering] as const
+const versions = [tables, proof, steering, pools] as const
 
 /**
  * Brings a database's tables to this version.

@@ -56,6 +56,7 @@ export const within =
         const { book, fence, lost } = yield* RunRecord.open(journal, {
           fresh: { runId, job: "within", scope: runId, status: "running", source: "{}", createdAt: now, chunkSize: 1 },
           limits,
+          pool: yield* budget.pool,
           acceptLoss: options.acceptLoss
         })
         yield* journal.commit({ _tag: "Limits", fence, limits })

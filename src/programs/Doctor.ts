@@ -35,7 +35,8 @@ const runFinding = (journal: JournalShape, { runId }: Book): Effect.Effect<Findi
     const audit = yield* journal.reads.audit(runId)
     if (audit === undefined) return fine(`run ${runId}`, "it was given up just now")
     const { book } = audit
-    const lines = [...Soundness.differences(audit)]
+    const shared = book.pool === null ? [] : yield* Soundness.poolDifferences(journal, book.pool)
+    const lines = [...Soundness.differences(audit), ...shared]
     const lost = yield* Soundness.regression(journal, runId, book)
     if (lost !== undefined) lines.push(lost.message)
     const rows = yield* readAll(journal, book.runId)

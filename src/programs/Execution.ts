@@ -113,6 +113,7 @@ export const begin = <Row, A, I>(
         canary: options.canary === undefined ? null : { rows: options.canary, over: false }
       },
       limits: wanted,
+      pool: yield* budget.pool,
       acceptLoss: options.acceptLoss
     })
     const meter = Meter.make({ journal, book, fence, clock, adaptive: budget.adaptive })
@@ -268,7 +269,7 @@ const batch = <Row, A, I>(
         const suspend = (kind: StopReason["kind"], message: string) =>
           Effect.ignore(Effect.zipRight(Effect.sync(feed.flush), Passes.suspendAs(live, { kind, message })))
         const kept = whole.pipe(
-          Effect.onInterrupt(() => suspend("operator", "interrupted; calls in flight were abandoned")),
+          Effect.onInterrupt(() => suspend("interrupted", "interrupted; calls in flight were abandoned")),
           Effect.tapError((error) => suspend("storage", error.message))
         )
         yield* Meter.drained(live.meter, live.options.graceMs ?? 10_000, kept)

@@ -39,6 +39,8 @@ export interface Totals {
   readonly uncertain: Usd
   readonly held: Usd
   readonly cap: Usd | null
+  /** The pool whose cap it shares; null: none. */
+  readonly pool: string | null
   readonly maxCalls: number | null
   readonly maxConcurrency: number
   /** The operator's own limits; null: what the provider says. */
@@ -79,6 +81,7 @@ export const totals = (book: Book): Totals =>
     uncertain: book.uncertain,
     held: book.held,
     cap: book.cap,
+    pool: book.pool,
     maxCalls: book.maxCalls,
     maxConcurrency: book.maxConcurrency,
     requestsPerMinute: book.requestsPerMinute,

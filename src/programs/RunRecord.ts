@@ -4,7 +4,7 @@
  * @since 0.1.0
  */
 import { Effect, Schema, type Scope } from "effect"
-import { type Book, type Fence, type Limits, withLimits } from "../services/Book.ts"
+import { type Book, type Fence, type Limits, type Pool, withLimits } from "../services/Book.ts"
 import { RunRefused, type StorageError } from "../services/Errors.ts"
 import type { JournalShape } from "../services/Journal.ts"
 import type { RowSource } from "../services/RowSource.ts"
@@ -20,6 +20,8 @@ export type Fresh = Pick<Book, "runId" | "job" | "scope" | "status" | "source" |
 export interface Opening {
   readonly fresh: Fresh
   readonly limits: Limits
+  /** The cap that it shares with other runs: a new run joins it, and one that exists must be in it. */
+  readonly pool?: Pick<Pool, "id" | "cap"> | undefined
   /** Go on although the database has lost commits; the money of which it has no record any more counts as uncertain. */
   readonly acceptLoss?: boolean | undefined
 }
@@ -41,7 +43,7 @@ export interface Opened {
  */
 export const open = (
   journal: JournalShape,
-  { acceptLoss = false, fresh, limits }: Opening
+  { acceptLoss = false, fresh, limits, pool }: Opening
 ): Effect.Effect<Opened, RunRefused | StorageError, Scope.Scope> =>
   Effect.gen(function* () {
     const { runId } = fresh
@@ -49,9 +51,11 @@ export const open = (
       const found = yield* journal.reads.book(runId)
       if (found !== undefined && found.job !== fresh.job) return yield* wrongJob(found, fresh.job)
       if (found === undefined && limits.cap === undefined) return yield* noCap
+      if (found !== undefined && pool !== undefined && found.pool !== pool.id) return yield* otherPool(found, pool.id)
       const missing = yield* Soundness.verify(journal, runId, found, acceptLoss)
+      if (pool !== undefined) yield* journal.commit({ _tag: "Pool", ...pool })
       if (found === undefined) {
-        yield* journal.commit({ _tag: "Create", book: bookOf(fresh, limits.cap ?? null, limits) })
+        yield* journal.commit({ _tag: "Create", book: bookOf(fresh, limits.cap ?? null, limits, pool?.id ?? null) })
       }
       return missing
     })
@@ -64,6 +68,12 @@ export const open = (
 
 const wrongJob = (found: Book, job: string) =>
   new RunRefused({ reason: "wrong_job", message: `run ${found.runId} belongs to job ${found.job}, not to ${job}` })
+
+const otherPool = ({ pool, runId }: Book, asked: string) =>
+  new RunRefused({
+    reason: "bad_limit",
+    message: `run ${runId} was begun ${pool === null ? "without a pool" : `in pool ${pool}`} and cannot be counted in pool ${asked}`
+  })
 
 /**
  * What a run answers that was given up.
@@ -83,10 +93,11 @@ const noCap = new RunRefused({
 
 const gone = (runId: string) => new RunRefused({ reason: "not_found", message: `run ${runId} was deleted just now` })
 
-const bookOf = (fresh: Fresh, cap: Usd | null, limits: Limits): Book => ({
+const bookOf = (fresh: Fresh, cap: Usd | null, limits: Limits, pool: string | null): Book => ({
   canary: null,
   ...fresh,
   cap,
+  pool,
   maxCalls: limits.maxCalls ?? null,
   maxConcurrency: limits.maxConcurrency ?? 8,
   requestsPerMinute: limits.requestsPerMinute ?? null,

@@ -28,6 +28,8 @@ export const verify = (
       const audit = yield* backend.reads.audit(runId)
       const [difference] = audit === undefined ? [] : differences(audit)
       if (difference !== undefined) return yield* unequal(backend.location, difference)
+      const [shared] = book.pool === null ? [] : yield* poolDifferences(backend, book.pool)
+      if (shared !== undefined) return yield* unequal(backend.location, shared)
     }
     const lost = yield* regression(backend, runId, book)
     if (lost === undefined) return Usd.zero
@@ -58,17 +60,38 @@ export const regression = (
  * @since 0.1.0
  */
 export const differences = ({ book, sums }: Audit): ReadonlyArray<string> => {
-  const pairs: ReadonlyArray<readonly [what: string, said: number, found: number]> = [
-    ["nano-dollars spent", book.spent, sums.spent],
-    ["nano-dollars uncertain", book.uncertain, sums.uncertain],
-    ["nano-dollars held", book.held, sums.held],
+  const pairs: ReadonlyArray<Pair> = [
+    ...moneyOf(book, sums),
     ["rows", book.rows, sums.rows],
     ["rows that have ended", book.done + book.partial + book.failed, sums.ended]
   ]
-  return pairs.flatMap(([what, said, found]) =>
-    said === found ? [] : [`run ${book.runId} says ${said} ${what}, its records say ${found}`]
+  return unequalOf(pairs).map(
+    ([what, said, found]) => `run ${book.runId} says ${said} ${what}, its records say ${found}`
   )
 }
+
+/**
+ * Where a pool is not the sum of its runs, a line each.
+ *
+ * @since 0.1.0
+ */
+export const poolDifferences = (backend: Backend, id: string): Effect.Effect<ReadonlyArray<string>, StorageError> =>
+  Effect.map(backend.reads.pool(id), (audit) =>
+    audit === undefined
+      ? [`there is no pool ${id}, and runs are in it`]
+      : unequalOf(moneyOf(audit.pool, audit.sums)).map(
+          ([what, said, found]) => `pool ${id} says ${said} ${what}, its runs say ${found}`
+        )
+  )
+
+type Pair = readonly [what: string, said: number, found: number]
+type Money = Readonly<Record<"spent" | "uncertain" | "held", number>>
+const moneyOf = (said: Money, found: Money): ReadonlyArray<Pair> => [
+  ["nano-dollars spent", said.spent, found.spent],
+  ["nano-dollars uncertain", said.uncertain, found.uncertain],
+  ["nano-dollars held", said.held, found.held]
+]
+const unequalOf = (pairs: ReadonlyArray<Pair>) => pairs.filter(([, said, found]) => said !== found)
 
 const unequal = (location: string, difference: string) =>
   new StorageError({

@@ -8,6 +8,7 @@ import { fenced, type Group, gone, makeGroup, ok, refused } from "./Group.ts"
 import { claim, close, correct, hold } from "./Ledger.ts"
 import * as Orders from "./Orders.ts"
 import type { Book, CallId, Changes, Ended, Facts, Fence, Needs, Op, RowId, Verdict, Writes } from "./Records.ts"
+import { Usd } from "./Usd.ts"
 
 export { callId, rowId } from "./Group.ts"
 export { withLimits } from "./Orders.ts"
@@ -20,6 +21,7 @@ export type * from "./Records.ts"
  */
 export const needs = (ops: ReadonlyArray<Op>): Needs => {
   const runs = new Set<string>()
+  const pools = new Set<string>()
   const checkpoints = new Set<string>()
   const claims = new Set<string>()
   const uncertain: Array<CallId> = []
@@ -27,13 +29,15 @@ export const needs = (ops: ReadonlyArray<Op>): Needs => {
   for (const op of ops) {
     const run = runOf(op)
     if (run !== undefined) runs.add(run)
+    if (op._tag === "Pool") pools.add(op.id)
+    if (op._tag === "Create" && op.book.pool !== null) pools.add(op.book.pool)
     if (op._tag === "Claim") claims.add(op.worker.runId)
     if (op._tag === "Correct") uncertain.push(op.correction)
     for (const { seq } of rerunsOf(op)) rows.push({ runId: runOf(op) ?? "", seq })
     if (op._tag === "RunSnapshot") checkpoints.add(op.fence.runId)
     if (op._tag === "Snapshot" || op._tag === "DropCheckpoints") checkpoints.add(op.id)
   }
-  return { runs, checkpoints, claims, uncertain, rows }
+  return { runs, pools, checkpoints, claims, uncertain, rows }
 }
 
 const rerunsOf = (op: Op): ReadonlyArray<Ended> => {
@@ -56,6 +60,7 @@ const runOf = (op: Op): string | undefined => {
       return op.correction.runId
     case "Order":
       return op.runId
+    case "Pool":
     case "Snapshot":
     case "DropCheckpoints":
     case "Put":
@@ -83,6 +88,9 @@ const decideOne = (op: Op, group: Group): Verdict => {
   switch (op._tag) {
     case "Create":
       return create(op, group)
+    case "Pool":
+      group.writes.pools.set(op.id, { ...(group.pool(op.id) ?? empty), id: op.id, cap: op.cap })
+      return ok
     case "Claim":
       return claim(op, group)
     case "Hold":
@@ -172,10 +180,14 @@ const runSnapshot = (op: Extract<Op, { _tag: "RunSnapshot" }>, book: Book, group
   return snapshot({ ...op, id: book.runId, metadata: "{}" }, progressState(book), book.commitSeq, group)
 }
 
+const empty = { spent: Usd.zero, uncertain: Usd.zero, held: Usd.zero }
+
 const create = (op: Extract<Op, { _tag: "Create" }>, group: Group): Verdict => {
-  if (group.book(op.book.runId) !== undefined) return refused("exists")
-  group.writes.created.add(op.book.runId)
-  group.writes.books.set(op.book.runId, op.book)
+  const { pool, runId } = op.book
+  if (group.book(runId) !== undefined) return refused("exists")
+  if (pool !== null && group.pool(pool) === undefined) return refused("not_found")
+  group.writes.created.add(runId)
+  group.writes.books.set(runId, op.book)
   return ok
 }
 

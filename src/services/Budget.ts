@@ -9,7 +9,7 @@
  */
 import { Context, Effect, Either, Layer } from "effect"
 import type { State } from "./Admission.ts"
-import type { Limits } from "./Book.ts"
+import type { Limits, Pool } from "./Book.ts"
 import { RunRefused } from "./Errors.ts"
 import { Usd } from "./Usd.ts"
 
@@ -22,6 +22,11 @@ import { Usd } from "./Usd.ts"
 export interface BudgetOptions {
   /** The most that the run may cost over its whole life, in US dollars, inclusive. */
   readonly maxCostUsd?: number | undefined
+  /**
+   * A cap that the runs of one database share besides their own: what all runs that name this `id` may cost together, in US dollars. A run is in the pool that it was begun in, for good; the latest
+   * amount counts.
+   */
+  readonly pool?: { readonly id: string; readonly maxCostUsd: number } | undefined
   /** Runs without a cap. */
   readonly noCap?: boolean | undefined
   /** The most calls that the run may send over its whole life. */
@@ -52,6 +57,7 @@ export interface Reading {
 /** @since 0.1.0 */
 export interface BudgetShape {
   readonly limits: Either.Either<Limits, RunRefused>
+  readonly pool: Either.Either<Pick<Pool, "id" | "cap"> | undefined, RunRefused>
   /** Fewer calls at once where the provider takes no more; unlike the limits it is not kept in the run's record. */
   readonly adaptive: boolean
   /** Binds the budget to a run; a second run is refused. Binding the same run again is allowed: a resume in the same process. */
@@ -85,6 +91,7 @@ export const make = (options: BudgetOptions): BudgetShape => {
   let state: (() => State) | undefined
   return {
     limits: parse(options),
+    pool: poolOf(options),
     adaptive: options.adaptive ?? true,
     bind: (runId) =>
       Effect.suspend(() => {
@@ -123,10 +130,9 @@ const readingOf = ({ calls, cap, held, inFlight, spent, uncertain }: State): Rea
 
 const parse = (options: BudgetOptions): Either.Either<Limits, RunRefused> => {
   const { maxCalls, maxConcurrency, maxCostUsd, noCap, requestsPerMinute, tokensPerMinute } = options
-  const cap = maxCostUsd === undefined ? undefined : Usd.fromDollars(maxCostUsd)
   if (maxCostUsd !== undefined && noCap === true) return bad(`a cap of $${maxCostUsd} and "no cap" exclude each other`)
-  if (maxCostUsd !== undefined && cap === undefined)
-    return bad(`a cap must be an amount in dollars from 0 to 9,000,000, not ${maxCostUsd}`)
+  const cap = maxCostUsd === undefined ? undefined : Usd.fromDollars(maxCostUsd)
+  if (maxCostUsd !== undefined && cap === undefined) return bad(noAmount(maxCostUsd))
   if (maxCalls !== undefined && !isCount(maxCalls))
     return bad(`maxCalls must be a whole number from 0, not ${maxCalls}`)
   if (maxConcurrency !== undefined && !(isCount(maxConcurrency) && maxConcurrency > 0)) {
@@ -146,5 +152,12 @@ const parse = (options: BudgetOptions): Either.Either<Limits, RunRefused> => {
   })
 }
 
+const poolOf = ({ pool }: BudgetOptions): BudgetShape["pool"] => {
+  if (pool === undefined) return Either.right(undefined)
+  const cap = Usd.fromDollars(pool.maxCostUsd)
+  return cap === undefined ? bad(noAmount(pool.maxCostUsd)) : Either.right({ id: pool.id, cap })
+}
+
+const noAmount = (dollars: number) => `a cap must be an amount in dollars from 0 to 9,000,000, not ${dollars}`
 const isCount = (n: number): boolean => Number.isSafeInteger(n) && n >= 0
 const bad = (message: string) => Either.left(new RunRefused({ reason: "bad_limit", message }))

@@ -153,7 +153,7 @@ export class StorageError extends Schema.TaggedError<StorageError>()("StorageErr
  * Why a run stopped before its end. `budget`: the next call does not fit under the cap. `max_calls`: the call limit is reached. `provider`: no
  * row can succeed (quota, key, model). `outage`: the provider stayed down past the limit. `storage`: the book cannot be written. `fenced`:
  * another worker took the run over. `breach`: a bill above its hold, or an answer above its output limit. `unpriced`: an answer came from a model or tier without a
- * price. `operator`: asked to. `cancelled`: given up for good. `fail_fast`: the first failed row, in fail-fast mode.
+ * price. `operator`: asked to. `interrupted`: its process was. `cancelled`: given up for good. `fail_fast`: the first failed row, in fail-fast mode.
  *
  * @since 0.1.0
  */
@@ -168,6 +168,7 @@ export const StopReason = Schema.Struct({
     "breach",
     "unpriced",
     "operator",
+    "interrupted",
     "cancelled",
     "fail_fast"
   ),

@@ -9,13 +9,14 @@ import type {
   Facts,
   Fence,
   HoldRecord,
+  Pool,
   RowId,
   RowRecord,
   Verdict,
   WorkerRecord,
   Writes
 } from "./Records.ts"
-import type { Usd } from "./Usd.ts"
+import { Usd } from "./Usd.ts"
 
 /** @since 0.1.0 */
 export type Refused = Extract<Verdict, { readonly _tag: "Refused" }>
@@ -43,6 +44,7 @@ export interface Group {
   readonly writes: Writes
   readonly book: (runId: string) => Book | undefined
   readonly live: (fence: Fence) => Book | undefined
+  readonly pool: (id: string) => Pool | undefined
   readonly change: (book: Book, parts: Partial<Book>) => void
   readonly latest: (id: string) => number
   readonly version: (id: string) => number
@@ -64,6 +66,7 @@ export const makeGroup = (facts: Facts): Group => {
   const writes: Writes = {
     books: new Map(),
     created: new Set(),
+    pools: new Map(),
     workers: [],
     beats: [],
     unloads: [],
@@ -87,15 +90,20 @@ export const makeGroup = (facts: Facts): Group => {
   const uncertain = new Map(facts.uncertain)
   const epochs = new Map(facts.epochs)
   const book = (runId: string) => writes.books.get(runId) ?? facts.books.get(runId)
+  const pool = (id: string) => writes.pools.get(id) ?? facts.pools.get(id)
   return {
     writes,
     book,
     live: (fence) => (live.get(fence.runId)?.has(fence.worker) === true ? book(fence.runId) : undefined),
+    pool,
     // A run that was given up stays so, whatever its worker still writes.
     change: (before, parts) => {
       const { reason, status } = before
       const kept = status === "cancelled" ? { status, reason } : {}
-      writes.books.set(before.runId, { ...before, ...parts, ...kept })
+      const after = { ...before, ...parts, ...kept }
+      writes.books.set(before.runId, after)
+      const shared = before.pool === null ? undefined : pool(before.pool)
+      if (shared !== undefined) writes.pools.set(shared.id, moved(shared, before, after))
     },
     latest: (id) => versions.get(id) ?? 0,
     version: (id) => {
@@ -128,6 +136,15 @@ export const makeGroup = (facts: Facts): Group => {
     }
   }
 }
+
+/** Whatever moves money in a run's book moves as much in its pool. */
+const moved = (pool: Pool, before: Book, after: Book): Pool => ({
+  id: pool.id,
+  cap: pool.cap,
+  spent: Usd.nano(pool.spent + after.spent - before.spent),
+  uncertain: Usd.nano(pool.uncertain + after.uncertain - before.uncertain),
+  held: Usd.nano(pool.held + after.held - before.held)
+})
 
 /**
  * One text for one call, open or closed.

@@ -22,6 +22,7 @@ import {
   type Op,
   type OrderRecord,
   type OutcomeRecord,
+  type Pool,
   type RowRecord,
   type Verdict,
   type WorkerRecord,
@@ -61,6 +62,12 @@ export interface Sums {
   readonly ended: number
 }
 
+/** @since 0.1.0 */
+export interface PoolAudit {
+  readonly pool: Pool
+  readonly sums: Pick<Sums, "spent" | "uncertain" | "held">
+}
+
 /**
  * What a backend reads outside the write path.
  *
@@ -69,6 +76,8 @@ export interface Sums {
 export interface Reads {
   readonly book: (runId: string) => Effect.Effect<Book | undefined, StorageError>
   readonly books: Effect.Effect<ReadonlyArray<Book>, StorageError>
+  /** A pool, and what the books of its runs add up to, at one instant: they must say the same. */
+  readonly pool: (id: string) => Effect.Effect<PoolAudit | undefined, StorageError>
   readonly workers: (runId: string) => Effect.Effect<ReadonlyArray<WorkerRecord>, StorageError>
   /** Rows without an outcome in their present epoch, in order, after a `seq`. */
   readonly pending: (

@@ -3,7 +3,7 @@
  *
  * @since 0.1.0
  */
-import { callId, fenced, type Group, gone, ok, refused } from "./Group.ts"
+import { callId, fenced, type Group, gone, ok, type Refused, refused } from "./Group.ts"
 import { noTokens, type TokenUsage } from "./LLM.ts"
 import type { Book, CallRecord, CorrectionRecord, HoldRecord, Op, Settled, Verdict, WorkerRecord } from "./Records.ts"
 import { Usd } from "./Usd.ts"
@@ -38,6 +38,8 @@ export const hold = (op: Extract<Op, { _tag: "Hold" }>, group: Group): Verdict =
   const { amount, attempt, turn } = op.hold
   if (book.cap !== null && book.spent + book.uncertain + book.held + amount > book.cap) return refused("cap")
   if (book.maxCalls !== null && book.calls >= book.maxCalls) return refused("max_calls")
+  const full = poolFor(amount, book, group)
+  if (full !== undefined) return full
   group.writes.holds.set(callId(op.hold), op.hold)
   group.change(book, {
     held: Usd.add(book.held, amount),
@@ -46,6 +48,16 @@ export const hold = (op: Extract<Op, { _tag: "Hold" }>, group: Group): Verdict =
     repairs: book.repairs + (turn > 0 && attempt === 0 ? 1 : 0)
   })
   return ok
+}
+
+/** Whether the pool has room: never again (`pool`), or perhaps when calls of its other runs have ended (`pool_busy`). */
+const poolFor = (amount: Usd, book: Book, group: Group): Refused | undefined => {
+  if (book.pool === null) return undefined
+  const pool = group.pool(book.pool)
+  if (pool === undefined) return refused("pool")
+  const counted = pool.spent + pool.uncertain + amount
+  if (pool.cap === null || counted + pool.held <= pool.cap) return undefined
+  return refused(counted > pool.cap ? "pool" : "pool_busy")
 }
 
 /** A hold is closed by what the provider may have billed: what was reported, all of it, or nothing. @since 0.1.0 */

@@ -92,6 +92,7 @@ export const make = ({ adaptive = true, book, clock, fence, journal }: MeterOpti
   let nextCall = 0
   let stopped = Deferred.unsafeMake<StopReason>(FiberId.none)
   const waiters = new Map<number, (grant: number) => void>()
+  let crowdedSince: number | null = null
   let alarm = wakeAt(state)
   let bell = Deferred.unsafeMake<void>(FiberId.none)
 
@@ -143,7 +144,7 @@ export const make = ({ adaptive = true, book, clock, fence, journal }: MeterOpti
     return Effect.fail(new RunStopped({ reason }))
   })
 
-  /** The hold, durable; a refusal by the book is the truth and stops the run. `undefined`: the run was paused just now. */
+  /** The hold, durable; a refusal by the book is the truth and stops the run. `undefined`: the run was paused just now, or its pool has no room for the moment. */
   const hold = (call: Call, at: number): Effect.Effect<HoldRecord | undefined, RunStopped | StorageError> => {
     nextCall++
     const record: HoldRecord = {
@@ -162,7 +163,10 @@ export const make = ({ adaptive = true, book, clock, fence, journal }: MeterOpti
     return Effect.matchEffect(journal.commit({ _tag: "Hold", hold: record }), {
       onFailure: (error): Effect.Effect<HoldRecord | undefined, RunStopped | StorageError> => broke(call, error),
       onSuccess: (verdict): Effect.Effect<HoldRecord | undefined, RunStopped | StorageError> => {
-        if (verdict._tag === "Ok") return Effect.succeed(record)
+        if (verdict._tag === "Ok") {
+          crowdedSince = null
+          return Effect.succeed(record)
+        }
         const isPaused = verdict._tag === "Refused" && verdict.reason === "paused"
         // Before the room is free again, or the next call would be let go at once.
         if (isPaused && state.paused === null) dispatch({ _tag: "Pause", pause: unheard })
@@ -171,10 +175,19 @@ export const make = ({ adaptive = true, book, clock, fence, journal }: MeterOpti
         }
         dispatch({ _tag: "Released", amount: call.amount, sent: false })
         if (isPaused) return Effect.succeed(undefined)
+        if (verdict._tag === "Refused" && verdict.reason === "pool_busy") return crowdedOut(now())
         stop(refusal(verdict._tag === "Refused" ? verdict.reason : "fenced"))
         return denied
       }
     })
+  }
+
+  /** Calls of other runs hold what is left of the pool; when they have ended there may be room. */
+  const crowdedOut = (at: number): Effect.Effect<undefined, RunStopped> => {
+    crowdedSince ??= at
+    if (at - crowdedSince < POOL_LIMIT_MS) return Effect.as(Effect.sleep(POOL_WAIT_MS), undefined)
+    stop(refusal("pool_busy"))
+    return denied
   }
 
   /** The database refuses: nothing was sent, and nothing more will be. */
@@ -321,7 +334,7 @@ export const drained = <A, E, R>(meter: Meter, graceMs: number, work: Effect.Eff
       const fiber = yield* Effect.forkDaemon(Effect.interruptible(work))
       const waited = yield* Effect.exit(restore(Fiber.await(fiber)))
       if (Exit.isSuccess(waited)) return yield* waited.value
-      meter.stop({ kind: "operator", message: "interrupted; calls in flight were let finish" })
+      meter.stop({ kind: "interrupted", message: "interrupted; calls in flight were let finish" })
       const grace = yield* Effect.forkDaemon(Effect.interruptible(Effect.timeoutOption(Fiber.await(fiber), graceMs)))
       if (Option.isNone(yield* Fiber.join(grace))) yield* Fiber.interrupt(fiber)
       return yield* Effect.interrupt
@@ -347,6 +360,10 @@ const unusedOf = (exit: Exit.Exit<ChatAnswer, LLMError>, counted: number): numbe
 }
 
 /** How a call ended, for the book. */
+/** How often a call asks for room in the pool, and for how long: longer than a call may take, in milliseconds. */
+const POOL_WAIT_MS = 250
+const POOL_LIMIT_MS = 1_200_000
+
 type End =
   | ({ readonly _tag: "settled"; readonly excess?: string | undefined } & Omit<Settled, "at">)
   | {
@@ -430,6 +447,12 @@ const refusal = (reason: string): StopReason => {
   if (reason === "cancelled") return { kind: "cancelled", message: "the run was cancelled" }
   if (reason === "cap")
     return { kind: "budget", message: "the book has no room under the cap: another worker spends from it too" }
+  if (reason === "pool_busy")
+    return {
+      kind: "budget",
+      message: "other runs hold what is left of the cap that this one shares: resume them, or raise it"
+    }
+  if (reason === "pool") return { kind: "budget", message: "the cap that this run shares with others is reached" }
   if (reason === "max_calls") return { kind: "max_calls", message: "the book's limit of calls is reached" }
   return { kind: "fenced", message: "another process took this run over" }
 }

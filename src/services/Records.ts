@@ -34,6 +34,8 @@ export interface Book {
   readonly source: string
   readonly createdAt: number
   readonly cap: Usd | null
+  /** The pool whose cap it shares with other runs; null: none. */
+  readonly pool: string | null
   readonly maxCalls: number | null
   readonly maxConcurrency: number
   /** The operator's own limits of requests and tokens a minute; null: what the provider says. */
@@ -64,6 +66,19 @@ export interface Book {
   /** Rows whose results were kept although they were made with another prompt, schema, model or parameter. */
   readonly kept: number
   readonly commitSeq: number
+}
+
+/**
+ * A cap that several runs share. Money in nano-dollars, the sums of what its runs' books say; `cap` null: none.
+ *
+ * @since 0.1.0
+ */
+export interface Pool {
+  readonly id: string
+  readonly cap: Usd | null
+  readonly spent: Usd
+  readonly uncertain: Usd
+  readonly held: Usd
 }
 
 /** Why no call may begin. See `Orders`. @since 0.1.0 */
@@ -211,6 +226,8 @@ export interface OutcomeFacts {
  */
 export type Op =
   | { readonly _tag: "Create"; readonly book: Book }
+  /** Makes a pool, or sets its cap. */
+  | ({ readonly _tag: "Pool" } & Pick<Pool, "id" | "cap">)
   | {
       readonly _tag: "Load"
       readonly fence: Fence
@@ -337,6 +354,8 @@ export type Verdict =
       readonly reason:
         | "cap"
         | "max_calls"
+        | "pool"
+        | "pool_busy"
         | "paused"
         | "cancelled"
         | "done"
@@ -355,6 +374,8 @@ export type Verdict =
 /** What must be read before operations can be decided. @since 0.1.0 */
 export interface Needs {
   readonly runs: ReadonlySet<string>
+  /** Besides those of these runs. */
+  readonly pools: ReadonlySet<string>
   readonly checkpoints: ReadonlySet<string>
   readonly claims: ReadonlySet<string>
   readonly uncertain: ReadonlyArray<CallId>
@@ -364,6 +385,7 @@ export interface Needs {
 /** What was read, inside the transaction. @since 0.1.0 */
 export interface Facts {
   readonly books: ReadonlyMap<string, Book>
+  readonly pools: ReadonlyMap<string, Pool>
   /** The live workers of each run that was asked for. */
   readonly live: ReadonlyMap<string, ReadonlySet<number>>
   /** The latest version of each checkpoint id that was asked for; 0 if none. */
@@ -381,6 +403,7 @@ export interface Facts {
 export interface Writes {
   readonly books: Map<string, Book>
   readonly created: Set<string>
+  readonly pools: Map<string, Pool>
   readonly workers: Array<WorkerRecord>
   readonly beats: Array<Fence & { readonly at: number }>
   /** Manifests to delete, before rows are written; `discard`: the whole run, after everything else. */

@@ -118,16 +118,19 @@ describe("checkpoint and resume", () => {
             (name) => `alter table run drop column ${name}`
           ),
           "drop table steering",
+          "drop index run_pool",
+          "alter table run drop column pool",
+          "drop table pool",
           "delete from longhaul_migrations where migration_id > 1"
         )
         const ended = yield* Effect.provide(enrich(job, llm, { budget: { maxCalls: 100 } }), layer)
         assertIncludes(ended, { status: "done", done: 30, calls: 30, reruns: 0 })
         assert.strictEqual(llm.calls(), 30)
 
-        execute(db, "insert into longhaul_migrations (migration_id, name) values (4, 'v4')")
+        execute(db, "insert into longhaul_migrations (migration_id, name) values (5, 'v5')")
         const error = yield* Effect.flip(Effect.provide(enrich(job, llm), layer))
         assertIncludes(error, { _tag: "StorageError", reason: "schema" })
-        assert.include(error.message, "newer Longhaul (tables of version 4, this one knows 3): update Longhaul")
+        assert.include(error.message, "newer Longhaul (tables of version 5, this one knows 4): update Longhaul")
         assert.strictEqual(llm.calls(), 30)
       })
   )

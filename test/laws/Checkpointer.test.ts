@@ -418,6 +418,7 @@ describe("The snapshot of a run", () => {
     bookOf("run", { rows: 100_000, done: row - 2, partial: 1, failed: 1, commitSeq: row, spent: Usd.nano(row * 100) })
   const factsAt = (row: number): Facts => ({
     books: new Map([["run", bookAt(row)]]),
+    pools: new Map(),
     live: new Map([["run", new Set([1])]]),
     versions: new Map([["run", row / 25]]),
     holds: new Map(),
@@ -449,6 +450,7 @@ describe("The snapshot of a run", () => {
           driver.transact(
             {
               runs: new Set(["run"]),
+              pools: new Set(),
               checkpoints: new Set(one._tag === "RunSnapshot" ? ["run"] : []),
               claims: new Set(["run"]),
               uncertain: [],

@@ -106,12 +106,14 @@ describe("What must be read", () => {
       readonly claims?: ReadonlyArray<string>
       readonly uncertain?: ReadonlyArray<CallId>
       readonly rows?: ReadonlyArray<RowId>
+      readonly pools?: ReadonlyArray<string>
     } = {}
   ) =>
     assert.deepStrictEqual(
       needs([op]),
       {
         runs: new Set(runs),
+        pools: new Set(parts.pools),
         checkpoints: new Set(parts.checkpoints),
         claims: new Set(parts.claims),
         uncertain: [...(parts.uncertain ?? [])],

@@ -723,7 +723,7 @@ describe("An interruption", () => {
         assert.isTrue(Exit.isInterrupted(yield* Fiber.join(interrupting)))
       }
       assert.deepStrictEqual(reasonOf(meter), {
-        kind: "operator",
+        kind: "interrupted",
         message: "interrupted; calls in flight were let finish"
       })
     })

@@ -61,7 +61,12 @@ const all: ReadonlyArray<Order> = [
 
 describe("An order", () => {
   it("needs the run, and of rows that run again their present epochs", () => {
-    const nothing = { checkpoints: new Set<string>(), claims: new Set<string>(), uncertain: [] }
+    const nothing = {
+      pools: new Set<string>(),
+      checkpoints: new Set<string>(),
+      claims: new Set<string>(),
+      uncertain: []
+    }
     assert.deepStrictEqual(needs([op({ _tag: "Drain" })]), { ...nothing, runs: new Set(["run"]), rows: [] })
     const rows = [{ seq: 1, epoch: 0, kind: "done" } as const]
     assert.deepStrictEqual(needs([op({ _tag: "Requeue", rows })]), {

@@ -6,6 +6,7 @@ import {
   type Facts,
   type HoldRecord,
   type Op,
+  type Pool,
   type Verdict,
   type Writes
 } from "../../src/services/Book.ts"
@@ -28,6 +29,7 @@ interface Known {
   readonly uncertain?: ReadonlyArray<readonly [call: HoldRecord, counted: Usd]>
   /** The present epochs of rows of the first book, by `seq`. */
   readonly epochs?: Readonly<Record<number, number>>
+  readonly pools?: ReadonlyArray<Pool>
 }
 
 export const factsOf = ({
@@ -37,9 +39,11 @@ export const factsOf = ({
   holds = [],
   workers = {},
   uncertain = [],
-  epochs = {}
+  epochs = {},
+  pools = []
 }: Known): Facts => ({
   books: new Map(books.map((book) => [book.runId, book])),
+  pools: new Map(pools.map((pool) => [pool.id, pool])),
   live: new Map(books.map((book) => [book.runId, new Set(live)])),
   versions: new Map(Object.entries(versions)),
   holds: new Map(books.map((book) => [book.runId, holds.filter((hold) => hold.runId === book.runId)])),
@@ -52,6 +56,7 @@ export const factsOf = ({
 export const writesOf = (parts: Partial<Writes> = {}): Writes => ({
   books: new Map(),
   created: new Set(),
+  pools: new Map(),
   workers: [],
   beats: [],
   unloads: [],

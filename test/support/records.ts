@@ -16,6 +16,7 @@ export const bookOf = (runId: string, parts: Partial<Book> = {}): Book => ({
   source: "{}",
   createdAt: 1,
   cap: Usd.nano(1_000),
+  pool: null,
   maxCalls: null,
   maxConcurrency: 8,
   requestsPerMinute: null,
