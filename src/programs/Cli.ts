@@ -21,6 +21,7 @@ import * as CliVerify from "./CliVerify.ts"
 import { watchCommand } from "./CliWatch.ts"
 import type * as Enrichment from "./Enrichment.ts"
 import * as ExitCode from "./ExitCode.ts"
+import type * as JobSettings from "./JobSettings.ts"
 
 const runCommand = Command.make(
   "run",
@@ -59,7 +60,7 @@ const runCommand = Command.make(
     ...forNewRun
   },
   (flags) => {
-    const settings: CliRun.Settings = {
+    const settings: JobSettings.Settings = {
       job: resolve(flags.job),
       llm: Option.getOrElse(flags.llm, () => "openai" as const),
       source: Option.getOrUndefined(Option.map(flags.source, absolute)),
@@ -114,7 +115,7 @@ const resumeCommand = Command.make(
       Effect.gen(function* () {
         const runId = yield* chosen(flags.runId)
         const kept = yield* settingsOf(runId)
-        const settings: CliRun.Settings = {
+        const settings: JobSettings.Settings = {
           ...kept,
           llm: Option.getOrElse(flags.llm, () => kept.llm),
           model: Option.getOrElse(flags.model, () => kept.model),

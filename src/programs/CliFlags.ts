@@ -8,7 +8,7 @@ import { Config, Effect, Option } from "effect"
 import { TARGETS } from "../layers/Export.ts"
 import { InputError } from "../services/Errors.ts"
 import * as Profile from "../services/Profile.ts"
-import type { Settings } from "./CliRun.ts"
+import type { Settings } from "./JobSettings.ts"
 
 /**
  * A flag that the environment and the file may give too: for a new run. A resume has its run's record, and only a flag wins over that.

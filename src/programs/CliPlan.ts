@@ -9,10 +9,10 @@ import { InputError } from "../services/Errors.ts"
 import * as Profile from "../services/Profile.ts"
 import { Usd } from "../services/Usd.ts"
 import { configured, forNewRun } from "./CliFlags.ts"
-import * as CliRun from "./CliRun.ts"
 import { errorText, setCode } from "./CliShared.ts"
 import * as ExitCode from "./ExitCode.ts"
 import * as JobFile from "./JobFile.ts"
+import * as JobSettings from "./JobSettings.ts"
 import * as Plan from "./Plan.ts"
 import { count, money, oneLine } from "./ProgressLine.ts"
 
@@ -49,7 +49,7 @@ export const command = Command.make("plan", flags, (given) =>
     const llm = Option.getOrElse(given.llm, () => "openai" as const)
     const budget = yield* budgetOf(Option.getOrUndefined(given.budget))
     const loaded = yield* JobFile.load(given.job)
-    const job = yield* CliRun.overridden(loaded.job, {
+    const job = yield* JobSettings.overridden(loaded.job, {
       job: given.job,
       llm,
       source: Option.getOrUndefined(given.source),

@@ -14,11 +14,11 @@ import { type Finding, failed, fine, warning } from "../services/Finding.ts"
 import { readCells } from "../services/RowSource.ts"
 import { Usd } from "../services/Usd.ts"
 import { db } from "./CliFlags.ts"
-import * as CliRun from "./CliRun.ts"
 import { chosen, runIdArg, setCode, settingsOf, withDb } from "./CliShared.ts"
 import * as Doctor from "./Doctor.ts"
 import * as ExitCode from "./ExitCode.ts"
 import * as JobFile from "./JobFile.ts"
+import * as JobSettings from "./JobSettings.ts"
 import { count, money, oneLine } from "./ProgressLine.ts"
 import * as Reconcile from "./Reconcile.ts"
 import * as Refresh from "./Refresh.ts"
@@ -40,7 +40,7 @@ export const refreshCommand = Command.make(
       Effect.gen(function* () {
         const id = yield* chosen(runId)
         const settings = yield* settingsOf(id)
-        const job = yield* CliRun.overridden((yield* JobFile.load(settings.job)).job, settings)
+        const job = yield* JobSettings.overridden((yield* JobFile.load(settings.job)).job, settings)
         const difference = yield* Refresh.refresh(job, { runId: id, apply })
         yield* Console.log(differenceText(difference, id, db, apply))
         return ExitCode.DONE

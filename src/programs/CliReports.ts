@@ -8,12 +8,12 @@ import { Clock, Console, Effect, Option } from "effect"
 import { TARGETS } from "../layers/Export.ts"
 import { Checkpointer } from "../services/Checkpointer.ts"
 import { asOf, db } from "./CliFlags.ts"
-import * as CliRun from "./CliRun.ts"
 import { chosen, runIdArg, settingsOf, withDb } from "./CliShared.ts"
 import * as ExitCode from "./ExitCode.ts"
 import * as JobFile from "./JobFile.ts"
 import { count, money, oneLine } from "./ProgressLine.ts"
 import * as Report from "./Report.ts"
+import * as RunExport from "./RunExport.ts"
 
 /** Where a run stands. @since 0.1.0 */
 export const statusCommand = Command.make(
@@ -74,7 +74,7 @@ export const exportCommand = Command.make(
       Effect.gen(function* () {
         const id = yield* chosen(runId)
         const { job } = yield* JobFile.load((yield* settingsOf(id)).job)
-        const rows = yield* CliRun.exportRun(job, id, out, { raw, asOf: Option.getOrUndefined(asOf) })
+        const rows = yield* RunExport.exportRun(job, id, out, { raw, asOf: Option.getOrUndefined(asOf) })
         yield* Console.log(`${count(rows)} rows: ${out}`)
         return ExitCode.DONE
       })

@@ -3,58 +3,25 @@
  *
  * @since 0.1.0
  */
-import { existsSync } from "node:fs"
-import { dirname } from "node:path"
 import { Prompt } from "@effect/cli"
-import { Console, Effect, Either, Fiber, Layer, Option, Schedule, Schema, Stream } from "effect"
-import * as Export from "../layers/Export.ts"
-import * as LLMSimulated from "../layers/LLMSimulated.ts"
-import * as Rows from "../layers/Rows.ts"
-import * as RowsSqlite from "../layers/RowsSqlite.ts"
+import { Console, Effect, Either, Fiber, Schedule, Schema, Stream } from "effect"
 import * as Budget from "../services/Budget.ts"
 import { InputError, RunRefused } from "../services/Errors.ts"
 import * as MonotonicTime from "../services/MonotonicTime.ts"
-import * as Profile from "../services/Profile.ts"
-import type { RowSource } from "../services/RowSource.ts"
 import * as CanaryText from "./CanaryText.ts"
 import * as Enrichment from "./Enrichment.ts"
 import * as EventLine from "./EventLine.ts"
 import * as ExitCode from "./ExitCode.ts"
 import type { Job } from "./Job.ts"
 import * as JobFile from "./JobFile.ts"
+import * as JobSettings from "./JobSettings.ts"
 import * as ProgressLine from "./ProgressLine.ts"
-import * as ResultRows from "./ResultRows.ts"
+import * as RunExport from "./RunExport.ts"
 import * as TerminalLine from "./TerminalLine.ts"
-
-/**
- * What a run's record keeps, so that `resume` needs no flags.
- *
- * @since 0.1.0
- */
-export const Settings = Schema.Struct({
-  job: Schema.String,
-  source: Schema.optional(Schema.String),
-  query: Schema.optional(Schema.String),
-  llm: Schema.Literal("openai", "simulated"),
-  model: Schema.optional(Schema.String),
-  scope: Schema.optional(Schema.String),
-  chunkSize: Schema.optional(Schema.Int),
-  out: Schema.optional(Schema.String),
-  profile: Schema.optional(Schema.Literal(...Profile.names)),
-  /** Seconds a call. */
-  timeout: Schema.optional(Schema.Int),
-  /** No adaptation of the calls in flight. */
-  fixed: Schema.optional(Schema.Boolean)
-})
-/** @since 0.1.0 */
-export type Settings = typeof Settings.Type
-
-/** @since 0.1.0 */
-export const SettingsJson = Schema.parseJson(Settings)
 
 /** @since 0.1.0 */
 export interface CliRunOptions {
-  readonly settings: Settings
+  readonly settings: JobSettings.Settings
   readonly db: string
   readonly runId: string | undefined
   readonly budget: Budget.BudgetOptions
@@ -76,7 +43,7 @@ export interface CliRunOptions {
 export const execute = (options: CliRunOptions) =>
   Effect.gen(function* () {
     const { settings } = options
-    yield* checkOut(settings.out)
+    yield* RunExport.checkOut(settings.out)
     if (settings.timeout !== undefined && settings.timeout < 1) {
       const message = `--timeout must be a whole number of seconds from 1, not ${settings.timeout}`
       return yield* new InputError({ reason: "bad_option", message })
@@ -86,77 +53,15 @@ export const execute = (options: CliRunOptions) =>
       return yield* new InputError({ reason: "bad_option", message })
     }
     const loaded = yield* JobFile.load(settings.job)
-    const job = yield* overridden(loaded.job, settings)
+    const job = yield* JobSettings.overridden(loaded.job, settings)
     return yield* Effect.provide(chosenDrift(job, options), [
       Budget.layer({
         ...options.budget,
         adaptive: settings.fixed !== true
       }),
-      providerOf(settings, loaded.simulated)
+      JobSettings.providerOf(settings, loaded.simulated)
     ])
   })
-
-/** The SDK is fetched when it is needed: a trial starts without it. */
-const openai = ({ profile, timeout }: Settings) =>
-  Layer.unwrapEffect(
-    Effect.map(
-      Effect.promise(() => import("../layers/LLMOpenAI.ts")),
-      ({ layerWith }) => layerWith({ profile, timeoutMs: timeout === undefined ? undefined : timeout * 1000 })
-    )
-  )
-
-/** A result that cannot be written is found before anything is paid for. */
-const checkOut = (out: string | undefined) =>
-  Effect.gen(function* () {
-    if (out === undefined) return
-    const target = yield* Export.target(out)
-    if (!existsSync(dirname(target.file))) {
-      const message = `--out ${out}: its directory does not exist`
-      return yield* new InputError({ reason: "bad_option", file: target.file, message })
-    }
-    if (target.kind === "sqlite") yield* (yield* tables).check(target.file, target.table)
-  })
-
-// What most runs do not need is not loaded.
-const tables = Effect.promise(() => import("../layers/ExportSql.ts"))
-const parquet = Effect.promise(() => import("../layers/Parquet.ts"))
-
-const providerOf = (settings: Settings, simulated: JobFile.JobModule["simulated"]) =>
-  settings.llm === "openai" ? openai(settings) : Option.getOrElse(simulated, () => LLMSimulated.layer())
-
-/** The job with what the run's record changes in it. @since 0.1.0 */
-export const overridden = (job: Job<unknown, unknown>, settings: Settings) =>
-  Effect.map(sourceOf(settings), (source) =>
-    Enrichment.withOverrides(job, {
-      ...(source === undefined ? {} : { source }),
-      ...(settings.model === undefined ? {} : { model: settings.model }),
-      ...(settings.scope === undefined ? {} : { scope: settings.scope }),
-      ...(settings.chunkSize === undefined ? {} : { chunkSize: settings.chunkSize })
-    })
-  )
-
-/**
- * `--source`: a file by its extension, `sqlite:<file>#<table>`, or `sqlite:<file>` with `--query`.
- *
- * @since 0.1.0
- */
-export const sourceOf = ({
-  query,
-  source
-}: Pick<Settings, "query" | "source">):
-  | Either.Either<RowSource | undefined, InputError>
-  | Effect.Effect<RowSource | undefined, InputError> => {
-  if (query !== undefined && source?.startsWith("sqlite:") !== true) {
-    return new InputError({ reason: "bad_option", message: "--query needs --source sqlite:<file>" })
-  }
-  if (source === undefined) return Effect.succeed(undefined)
-  if (!source.startsWith("sqlite:")) return Rows.fromPath(source)
-  const [file = "", table] = source.slice("sqlite:".length).split("#")
-  if (query !== undefined) return Effect.succeed(RowsSqlite.query(file, query))
-  if (table !== undefined) return Effect.succeed(RowsSqlite.table(file, table))
-  const message = `--source ${source} names no table: write sqlite:${file}#<table>, or add --query "select …"`
-  return new InputError({ reason: "bad_option", message })
-}
 
 /** On a terminal the operator is asked; elsewhere a flag must say. */
 const chosenDrift = (job: Job<unknown, unknown>, options: CliRunOptions) =>
@@ -199,7 +104,7 @@ const run = (job: Job<unknown, unknown>, options: CliRunOptions) =>
           acceptLoss,
           canary,
           graceMs,
-          settings: yield* Effect.orDie(Schema.encode(SettingsJson)(settings)),
+          settings: yield* Effect.orDie(Schema.encode(JobSettings.SettingsJson)(settings)),
           ...(retry === undefined ? {} : { retry })
         })
         runId = handle.runId
@@ -215,7 +120,7 @@ const run = (job: Job<unknown, unknown>, options: CliRunOptions) =>
     )
     const result = yield* Effect.onInterrupt(ran, () => (runId === undefined ? Effect.void : stopped(runId, db)))
     const out = settings.out ?? `${result.runId}.csv`
-    const exported = yield* Effect.either(exportRun(job, result.runId, out))
+    const exported = yield* Effect.either(RunExport.exportRun(job, result.runId, out))
     if (!options.json) yield* Console.log(summary(result, (yield* MonotonicTime.now) - begun, out, db))
     if (Either.isRight(exported)) return ExitCode.ofResult(result)
     // The rows are paid for and safe: this is not "bad input, nothing was sent".
@@ -273,40 +178,6 @@ const markOf = (at: number, { done, failed, partial }: Enrichment.Snapshot): Pro
   at,
   ended: done + partial + failed
 })
-
-/** `asOf`: a checkpoint's version. @since 0.1.0 */
-export interface ExportRunOptions {
-  readonly raw?: boolean
-  readonly asOf?: number | undefined
-}
-
-/**
- * Writes a run's rows to a file or a table, in input order, and gives their number. In CSV, text that a spreadsheet would run as a formula is made safe unless `raw`.
- *
- * @since 0.1.0
- */
-export const exportRun = (
-  job: Job<unknown, unknown>,
-  runId: string,
-  out: string,
-  { asOf, raw = false }: ExportRunOptions = {}
-) =>
-  Effect.gen(function* () {
-    const target = yield* Export.target(out)
-    // As they are stored: rows that were kept over a change of the schema are exported too.
-    const rows = Enrichment.results(runId, Schema.Unknown, { asOf })
-    const survey = ResultRows.survey(job.agent.output)
-    yield* Stream.runForEach(rows, (row) => Effect.sync(() => survey.see(row)))
-    const { columns, row, typed, typedRow } = survey.layout()
-    switch (target.kind) {
-      case "parquet":
-        return yield* (yield* parquet).write(target.file, typed, Stream.map(rows, typedRow))
-      case "sqlite":
-        return yield* (yield* tables).write(target.file, target.table, typed, Stream.map(rows, typedRow))
-      default:
-        return yield* Export.write(target.file, columns, Stream.map(rows, row), { raw })
-    }
-  })
 
 const summary = (result: Enrichment.RunResult<unknown>, ms: number, out: string, db: string): string => {
   const { calls, cap, done, failed, kept, partial, pending, reason, rows, runId, spent, uncertain } = result

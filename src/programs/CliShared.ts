@@ -7,8 +7,8 @@ import { Args } from "@effect/cli"
 import { Console, Effect, Option, Schema } from "effect"
 import * as Sqlite from "../layers/Sqlite.ts"
 import { RunRefused } from "../services/Errors.ts"
-import * as CliRun from "./CliRun.ts"
 import * as ExitCode from "./ExitCode.ts"
+import * as JobSettings from "./JobSettings.ts"
 import * as Report from "./Report.ts"
 
 /** The run that is meant. @since 0.1.0 */
@@ -37,7 +37,7 @@ export const chosen = (runId: Option.Option<string>) =>
 export const settingsOf = (runId: string) =>
   Effect.flatMap(Report.bookOf(runId), (book) =>
     Effect.mapError(
-      Schema.decode(CliRun.SettingsJson)(book.settings),
+      Schema.decode(JobSettings.SettingsJson)(book.settings),
       () =>
         new RunRefused({
           reason: "wrong_job",

@@ -6,10 +6,10 @@
 import { Args, Command, Options } from "@effect/cli"
 import { Console, Effect, Option } from "effect"
 import { InputError } from "../services/Errors.ts"
-import * as CliRun from "./CliRun.ts"
 import * as Enrichment from "./Enrichment.ts"
 import * as ExitCode from "./ExitCode.ts"
 import * as JobFile from "./JobFile.ts"
+import * as JobSettings from "./JobSettings.ts"
 import { count } from "./ProgressLine.ts"
 import * as Verify from "./Verify.ts"
 
@@ -50,7 +50,7 @@ export const command = Command.make("verify", flags, (given) =>
     yield* atLeastOne("--rows", given.rows)
     yield* atLeastOne("--concurrency", concurrency ?? 1)
     const loaded = yield* JobFile.load(given.job)
-    const source = yield* CliRun.sourceOf({ source: Option.getOrUndefined(given.source) })
+    const source = yield* JobSettings.sourceOf({ source: Option.getOrUndefined(given.source) })
     const job = Enrichment.withOverrides(loaded.job, source === undefined ? {} : { source })
     const options = { rows: given.rows, concurrency, seeds: given.seeds }
     const again = commandOf(given.job, given.rows, concurrency, Option.getOrUndefined(given.source))

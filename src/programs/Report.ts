@@ -150,9 +150,10 @@ const Record_ = Schema.declare(
     typeof value === "object" && value !== null && !Array.isArray(value)
 )
 
-/** `asOf`: the version of a checkpoint: what each row's outcome was then. @since 0.1.0 */
+/** `asOf`: the version of a checkpoint: what each row's outcome was then. `after`: only rows after this `seq`. @since 0.1.0 */
 export interface ResultsOptions {
   readonly asOf?: number | undefined
+  readonly after?: number | undefined
 }
 
 /**
@@ -163,7 +164,7 @@ export interface ResultsOptions {
 export const results = <A, I>(
   runId: string,
   output: Schema.Schema<A, I>,
-  { asOf }: ResultsOptions = {}
+  { after, asOf }: ResultsOptions = {}
 ): Stream.Stream<ReportedRow<A>, RunRefused | StorageError, Journal> => {
   const stored = Schema.decodeUnknown(Schema.parseJson(Stored(output)))
   const record = Schema.decodeUnknown(Schema.parseJson(Record_))
@@ -179,7 +180,7 @@ export const results = <A, I>(
       const { id, line, seq, version } = row
       return { seq, id, version, line, record, outcome }
     })
-  return Stream.mapEffect(ends(runId, { asOf }), rowOf)
+  return Stream.mapEffect(ends(runId, { after, asOf }), rowOf)
 }
 
 /**
@@ -189,10 +190,10 @@ export const results = <A, I>(
  */
 export const ends = (
   runId: string,
-  { asOf }: ResultsOptions = {}
+  { after, asOf }: ResultsOptions = {}
 ): Stream.Stream<RowResult, RunRefused | StorageError, Journal> => {
   const pages = Effect.map(Effect.all([Journal, reachOf(runId, asOf)]), ([{ reads }, upto]) =>
-    Pages.results(reads, runId, { size: PAGE, upto })
+    Pages.results(reads, runId, { size: PAGE, upto, after })
   )
   return Stream.unwrap(Effect.zipRight(bookOf(runId), pages)).pipe(Stream.flattenIterables)
 }

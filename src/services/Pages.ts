@@ -22,17 +22,21 @@ const paged = <A, C>(
   )
 
 /**
- * All rows with their latest outcomes, in order. `size`: rows a page, few where each may have megabytes; `upto`: as of this `commitSeq`.
+ * All rows with their latest outcomes, in order. `size`: rows a page, few where each may have megabytes; `upto`: as of this `commitSeq`; `after`: only rows after this `seq`.
  *
  * @since 0.1.0
  */
 export const results = (
   reads: Reads,
   runId: string,
-  { size, upto }: { readonly size: number; readonly upto?: number | undefined }
+  {
+    after = -1,
+    size,
+    upto
+  }: { readonly after?: number | undefined; readonly size: number; readonly upto?: number | undefined }
 ): Stream.Stream<ReadonlyArray<RowResult>, StorageError> =>
   paged(
-    -1,
+    after,
     size,
     (after) => reads.results(runId, after, size, upto),
     ({ row }) => row.seq

@@ -1,0 +1,134 @@
+/**
+ * What every request passes before it is looked at: that it came by a name of this server and not from a foreign page, is no larger or deeper than anything that is asked here, and is JSON. What every answer
+ * gets: an id, and headers that keep a browser from guessing or keeping it.
+ *
+ * @since 0.1.0
+ */
+import { randomUUID } from "node:crypto"
+import * as HttpMiddleware from "@effect/platform/HttpMiddleware"
+import type * as HttpServerError from "@effect/platform/HttpServerError"
+import * as HttpServerRequest from "@effect/platform/HttpServerRequest"
+import * as HttpServerResponse from "@effect/platform/HttpServerResponse"
+import { Cause, Effect, Exit, Option, Predicate } from "effect"
+import * as MonotonicTime from "../services/MonotonicTime.ts"
+
+/** @since 0.1.0 */
+export interface Guards {
+  /** Names that this server is reached by, with or without a port, besides this machine's own. */
+  readonly hosts: ReadonlyArray<string>
+  /** Pages that may ask, besides its own. */
+  readonly origins: ReadonlyArray<string>
+}
+
+/** Bytes that a body may have, and how deep its JSON may be. */
+const MOST_BYTES = 1_000_000
+const MOST_DEPTH = 32
+
+/**
+ * The guards around the whole server.
+ *
+ * @since 0.1.0
+ */
+export const middleware = (guards: Guards) =>
+  HttpMiddleware.make((app) =>
+    Effect.gen(function* () {
+      const request = yield* HttpServerRequest.HttpServerRequest
+      const requestId = randomUUID()
+      const begun = yield* MonotonicTime.now
+      const refused = yield* refusalOf(request, guards)
+      const exit = yield* Effect.exit(refused === undefined ? app : Effect.succeed(refused))
+      const response = Exit.isSuccess(exit) ? exit.value : yield* failed(exit.cause)
+      // Without its query, which may hold a row's text.
+      const path = request.url.split("?")[0] ?? ""
+      const ms = Math.round((yield* MonotonicTime.now) - begun)
+      yield* Effect.annotateLogs(Effect.logInfo("request"), {
+        requestId,
+        method: request.method,
+        path,
+        status: response.status,
+        ms
+      })
+      return HttpServerResponse.setHeaders(response, { ...headers, "x-request-id": requestId })
+    })
+  )
+
+const headers = {
+  "x-content-type-options": "nosniff",
+  "cache-control": "no-store",
+  "referrer-policy": "no-referrer",
+  "x-frame-options": "DENY",
+  "cross-origin-resource-policy": "same-origin"
+}
+
+const error = (status: number, code: string, message: string) =>
+  HttpServerResponse.unsafeJson({ _tag: "Refused", code, message }, { status })
+
+/** A path that is not there, or a bug: the log has it, the answer has its id. */
+const failed = <E>(cause: Cause.Cause<E>) =>
+  Effect.gen(function* () {
+    if (Cause.isInterruptedOnly(cause)) return error(503, "stopping", "the server stops")
+    const failure = Option.getOrUndefined(Cause.failureOption(cause))
+    if (isRequestError(failure, "RouteNotFound")) return error(404, "not_found", "there is nothing at this path")
+    if (isRequestError(failure, "RequestError")) return error(400, "bad_request", "the request cannot be read")
+    yield* Effect.logError("a request failed", cause)
+    return error(500, "internal", "a bug in the server: its log has this request's id")
+  })
+
+const isRequestError = (
+  failure: unknown,
+  tag: HttpServerError.RequestError["_tag"] | HttpServerError.RouteNotFound["_tag"]
+): boolean => Predicate.isTagged(failure, tag)
+
+const refusalOf = (request: HttpServerRequest.HttpServerRequest, { hosts, origins }: Guards) =>
+  Effect.gen(function* () {
+    const { host = "", origin } = request.headers
+    if (!isOurs(host, hosts)) return error(421, "wrong_host", "this server is not reached by that name")
+    const isOwn = origin === `http://${host}` || origin === `https://${host}`
+    if (origin !== undefined && !isOwn && !origins.includes(origin)) {
+      return error(403, "foreign_origin", "pages of other sites may not ask")
+    }
+    if (!isWellFormed(request.url)) return error(400, "bad_path", "the path is not well formed")
+    if (request.method === "GET" || request.method === "HEAD") return undefined
+    const length = Number(request.headers["content-length"] ?? 0)
+    const hasBody = length > 0 || request.headers["transfer-encoding"] !== undefined
+    if (length > MOST_BYTES) return error(413, "too_large", `a body may have ${MOST_BYTES} bytes`)
+    if (!hasBody) return undefined
+    if (!/^application\/json\s*(;|$)/i.test(request.headers["content-type"] ?? "")) {
+      return error(415, "not_json", "send application/json")
+    }
+    // It is kept for whoever reads the body next.
+    const body = yield* Effect.option(request.text)
+    if (Option.isNone(body)) return error(413, "too_large", `a body may have ${MOST_BYTES} bytes`)
+    return depthOf(body.value) > MOST_DEPTH ? error(400, "too_deep", `JSON may be ${MOST_DEPTH} deep`) : undefined
+  })
+
+const local = /^(127\.0\.0\.1|\[::1\]|localhost)(:\d+)?$/i
+
+const isOurs = (host: string, hosts: ReadonlyArray<string>): boolean =>
+  local.test(host) || hosts.some((name) => host === name || host.replace(/:\d+$/, "") === name)
+
+const isWellFormed = (url: string): boolean => {
+  try {
+    decodeURIComponent(url.split("?")[0] ?? "")
+    return true
+  } catch {
+    return false
+  }
+}
+
+/** Of brackets outside strings. */
+const depthOf = (json: string): number => {
+  let depth = 0
+  let most = 0
+  let inString = false
+  for (let i = 0; i < json.length; i++) {
+    const char = json[i]
+    if (inString) {
+      if (char === "\\") i++
+      else if (char === '"') inString = false
+    } else if (char === '"') inString = true
+    else if (char === "[" || char === "{") most = Math.max(most, ++depth)
+    else if (char === "]" || char === "}") depth--
+  }
+  return most
+}
