@@ -20,13 +20,13 @@ export const Scope = Schema.Literal("read", "run", "steer")
 export type Scope = typeof Scope.Type
 
 /**
- * Who asks. A run belongs to the caller that began it; for others it is not there.
+ * Who asks. A run belongs to the caller that began it; for others it is not there, but for the operator.
  *
  * @since 0.1.0
  */
 export class Caller extends Context.Tag("longhaul/Caller")<
   Caller,
-  { readonly name: string; readonly scopes: ReadonlySet<Scope> }
+  { readonly name: string; readonly scopes: ReadonlySet<Scope>; readonly isOperator: boolean }
 >() {}
 
 /**
@@ -77,7 +77,8 @@ const Pause = Schema.Struct({ message: Schema.optional(Schema.String.pipe(Schema
   ...strict
 })
 
-const Page = Schema.Struct({
+/** A page of rows. @since 0.1.0 */
+export const Page = Schema.Struct({
   after: Schema.optional(Schema.NumberFromString.pipe(Schema.int())),
   limit: Schema.optional(Schema.NumberFromString.pipe(Schema.int(), Schema.between(1, 500))),
   search: Schema.optional(Schema.String.pipe(Schema.maxLength(200))),

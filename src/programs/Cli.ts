@@ -15,6 +15,7 @@ import * as CliPlan from "./CliPlan.ts"
 import { doctorCommand, reconcileCommand, refreshCommand } from "./CliRepairs.ts"
 import { checkpointsCommand, exportCommand, statusCommand } from "./CliReports.ts"
 import * as CliRun from "./CliRun.ts"
+import { serveCommand } from "./CliServe.ts"
 import { chosen, errorText, runIdArg, setCode, settingsOf, withDb } from "./CliShared.ts"
 import * as CliSteer from "./CliSteer.ts"
 import * as CliVerify from "./CliVerify.ts"
@@ -169,6 +170,7 @@ const command = Command.make("longhaul").pipe(
     receiptCommand,
     exportCommand,
     watchCommand,
+    serveCommand,
     ...CliSteer.commands,
     refreshCommand,
     reconcileCommand,

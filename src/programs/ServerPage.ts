@@ -1,0 +1,34 @@
+/**
+ * The page: three files, served from beside this module.
+ *
+ * @since 0.1.0
+ */
+import { fileURLToPath } from "node:url"
+import * as HttpApiBuilder from "@effect/platform/HttpApiBuilder"
+import * as HttpServerResponse from "@effect/platform/HttpServerResponse"
+import { Effect } from "effect"
+
+/** Nothing from elsewhere, and nothing inline. */
+const policy =
+  "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+const files = { "/": "index.html", "/app.js": "app.js", "/app.css": "app.css" } as const
+const types = { html: "text/html; charset=utf-8", js: "text/javascript; charset=utf-8", css: "text/css; charset=utf-8" }
+
+const typeOf = (file: string) => (file.endsWith("html") ? types.html : file.endsWith("js") ? types.js : types.css)
+
+/**
+ * The routes of the page.
+ *
+ * @since 0.1.0
+ */
+export const layer = HttpApiBuilder.Router.use((router) =>
+  Effect.forEach(Object.entries(files), ([path, file]) =>
+    router.get(
+      path === "/" ? "/" : `/${path.slice(1)}`,
+      HttpServerResponse.file(fileURLToPath(new URL(`./page/${file}`, import.meta.url)), {
+        headers: { "content-type": typeOf(file), "content-security-policy": policy }
+      })
+    )
+  )
+)

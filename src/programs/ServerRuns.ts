@@ -1,0 +1,366 @@
+/**
+ * The runs of a server: begun over HTTP, gone on with after a restart, each with a budget of its own under the server's cap.
+ *
+ * @since 0.1.0
+ */
+import {
+  Clock,
+  type ConfigError,
+  Context,
+  Deferred,
+  Effect,
+  ExecutionStrategy,
+  Exit,
+  FiberId,
+  Layer,
+  Option,
+  Schema,
+  Scope,
+  Stream
+} from "effect"
+import * as Budget from "../services/Budget.ts"
+import type { Checkpointer } from "../services/Checkpointer.ts"
+import type { InputError, RunRefused, StorageError } from "../services/Errors.ts"
+import * as Identity from "../services/Identity.ts"
+import { Journal } from "../services/Journal.ts"
+import type { LLM } from "../services/LLM.ts"
+import type { Store } from "../services/Store.ts"
+import type { Enrich } from "./Api.ts"
+import { Conflict, NotFound, TooMany, Unavailable, Unprocessable } from "./ApiErrors.ts"
+import * as Enrichment from "./Enrichment.ts"
+import * as EventFeed from "./EventFeed.ts"
+import * as EventLine from "./EventLine.ts"
+import type { Job } from "./Job.ts"
+import * as JobFile from "./JobFile.ts"
+import * as JobSettings from "./JobSettings.ts"
+import * as ProgressLine from "./ProgressLine.ts"
+import * as Report from "./Report.ts"
+import type { ServerConfig } from "./ServerConfig.ts"
+import type { WorkflowError } from "./Workflow.ts"
+
+/** The pool of all runs that a server begins. @since 0.1.0 */
+export const POOL = "server"
+
+/** A run that this server works on. @since 0.1.0 */
+export interface Working {
+  readonly handle: Enrichment.Handle<unknown>
+  readonly feed: EventFeed.EventFeed
+  /** Rows a second, over the last half minute. */
+  readonly rate: () => number
+}
+
+/** How a request to begin or go on fails. @since 0.1.0 */
+export type BeginError = Conflict | NotFound | TooMany | Unavailable | Unprocessable
+
+/** @since 0.1.0 */
+export interface ServerRunsShape {
+  readonly config: ServerConfig
+  /** Begins a run, and gives its id. The same caller and key again give the same run; with another request they are refused. */
+  readonly begin: (caller: string, asked: Enrich, key: string | undefined) => Effect.Effect<string, BeginError>
+  /** Goes on with a run that nobody works on; nothing where this server does already. */
+  readonly resume: (runId: string) => Effect.Effect<void, BeginError>
+  readonly working: (runId: string) => Working | undefined
+  readonly active: () => number
+  /** Why a run that was begun here is not in the database: its rows could not be listed. */
+  readonly refused: (runId: string) => string | undefined
+  readonly job: (name: string) => Job<unknown, unknown> | undefined
+}
+
+/** @since 0.1.0 */
+export class ServerRuns extends Context.Tag("longhaul/ServerRuns")<ServerRuns, ServerRunsShape>() {}
+
+/**
+ * The runs of one server, for as long as the scope is open; closing it drains them. Runs that a crash or a stop of the server cut short go on at once.
+ *
+ * @since 0.1.0
+ */
+export const layer = (
+  config: ServerConfig
+): Layer.Layer<ServerRuns, ConfigError.ConfigError | InputError | StorageError, Journal | Store | Checkpointer> =>
+  Layer.scoped(
+    ServerRuns,
+    Effect.tap(make(config), (runs) => goOn(runs))
+  )
+
+interface Prepared {
+  readonly job: Job<unknown, unknown>
+  readonly llm: Context.Context<LLM>
+}
+
+const make = (config: ServerConfig) =>
+  Effect.gen(function* () {
+    const services = yield* Effect.context<Journal | Store | Checkpointer>()
+    const { reads } = Context.get(services, Journal)
+    // All drain at once.
+    const scope = yield* Effect.flatMap(Effect.scope, (outer) => Scope.fork(outer, ExecutionStrategy.parallel))
+    const jobs = yield* prepared(config)
+    const working = new Map<string, Working>()
+    const begun = new Map<string, Deferred.Deferred<string, BeginError>>()
+    const callers = new Map<string, string>()
+    const refused = new Map<string, string>()
+
+    /** Starts or resumes, and keeps the run until it ends. */
+    const launch = (
+      settings: Served,
+      runId: string,
+      budget: Budget.BudgetOptions,
+      canary: number | undefined
+    ): Effect.Effect<void, BeginError> =>
+      Effect.gen(function* () {
+        const found = jobs.get(settings.server.job)
+        if (found === undefined) return yield* unknownJob(settings.server.job)
+        const job = yield* JobSettings.overridden(found.job, settings)
+        const own = yield* Scope.fork(scope, ExecutionStrategy.sequential)
+        const handle = yield* Enrichment.start(job, {
+          runId,
+          canary,
+          settings: yield* Effect.orDie(Schema.encode(JobSettings.SettingsJson)(settings))
+        }).pipe(
+          Effect.provideService(
+            Budget.Budget,
+            Budget.make({ ...budget, pool: { id: POOL, maxCostUsd: config.maxTotalUsd } })
+          ),
+          Effect.provide(found.llm),
+          Effect.provide(services),
+          Scope.extend(own),
+          Effect.onError(() => Scope.close(own, Exit.void))
+        )
+        const rateAt = ProgressLine.recentRate()
+        let rate = 0
+        const feed = EventFeed.make()
+        working.set(runId, { handle, feed, rate: () => rate })
+        callers.set(runId, settings.server.caller)
+        refused.delete(runId)
+        const tick = Effect.gen(function* () {
+          const snapshot = yield* handle.progress
+          rate = rateAt({
+            at: yield* Clock.currentTimeMillis,
+            ended: snapshot.done + snapshot.partial + snapshot.failed
+          })
+          feed.append("Progress", EventLine.progress(snapshot, rate))
+        })
+        const telling = Stream.runForEach(handle.events, (event) =>
+          Effect.sync(() => feed.append(event._tag, EventLine.event(event)))
+        )
+        const ended = handle.await.pipe(
+          Effect.matchEffect({
+            onFailure: (error) =>
+              Effect.zipRight(
+                Effect.logError(`run ${runId} stopped: ${error.message}`),
+                Effect.sync(() => {
+                  feed.append("Failed", JSON.stringify({ _tag: "Failed", message: error.message }))
+                  remember(refused, runId, error.message)
+                })
+              ),
+            onSuccess: ({ reason, status }) => Effect.logInfo(`run ${runId} ended: ${reason?.message ?? status}`)
+          }),
+          Effect.ensuring(
+            Effect.suspend(() => {
+              working.delete(runId)
+              callers.delete(runId)
+              feed.end()
+              return Scope.close(own, Exit.void)
+            })
+          )
+        )
+        yield* Effect.forkIn(Effect.repeat(Effect.delay(tick, "1 second"), { until: () => false }), own)
+        yield* Effect.forkIn(telling, own)
+        yield* Effect.forkIn(ended, scope)
+        yield* Effect.logInfo(`run ${runId} begins`)
+      }).pipe(Effect.mapError(toBeginError))
+
+    const activeOf = (caller: string) => [...callers.values()].filter((name) => name === caller).length
+
+    const begin: ServerRunsShape["begin"] = (caller, asked, key) =>
+      Effect.gen(function* () {
+        const settings = yield* settingsOf(config, jobs, caller, asked)
+        const { job } = settings.server
+        const named = key === undefined ? yield* newRunId(job) : yield* keyedRunId(job, caller, key)
+        const found = yield* Effect.mapError(reads.book(named), toBeginError)
+        const known = found === undefined ? undefined : yield* served(found.settings)
+        if (known !== undefined) return known.server.hash === settings.server.hash ? named : yield* otherRequest
+        const before = begun.get(named)
+        if (before !== undefined) {
+          yield* Deferred.await(before)
+          const now = yield* Effect.mapError(reads.book(named), toBeginError)
+          const same = now === undefined ? undefined : yield* served(now.settings)
+          return same?.server.hash === settings.server.hash ? named : yield* otherRequest
+        }
+        if (activeOf(caller) >= config.maxActive) return yield* tooManyRuns(config.maxActive)
+        const done = Deferred.unsafeMake<string, BeginError>(FiberId.none)
+        begun.set(named, done)
+        callers.set(named, caller)
+        const { budget, canary, concurrency, maxCalls, requestsPerMinute, tokensPerMinute } = asked
+        const limits = { maxCostUsd: budget, maxConcurrency: concurrency, maxCalls, requestsPerMinute, tokensPerMinute }
+        yield* launch(settings, named, limits, canary).pipe(
+          Effect.as(named),
+          Effect.onExit((exit) =>
+            Effect.sync(() => {
+              if (Exit.isFailure(exit)) callers.delete(named)
+              begun.delete(named)
+              Deferred.unsafeDone(done, Exit.isInterrupted(exit) ? Exit.fail(stopping) : exit)
+            })
+          ),
+          // Who asked may hang up: the run begins all the same, and the key finds it.
+          Effect.uninterruptible
+        )
+        return named
+      })
+
+    const resume: ServerRunsShape["resume"] = (runId) =>
+      Effect.gen(function* () {
+        if (working.has(runId) || begun.has(runId)) return
+        const book = yield* Effect.mapError(Effect.provide(Report.bookOf(runId), services), toBeginError)
+        const settings = yield* served(book.settings)
+        if (settings === undefined) return yield* notServed(runId)
+        yield* Effect.uninterruptible(launch(settings, runId, {}, undefined))
+      })
+
+    return ServerRuns.of({
+      config,
+      begin,
+      resume,
+      working: (runId) => working.get(runId),
+      active: () => working.size,
+      refused: (runId) => refused.get(runId),
+      job: (name) => jobs.get(name)?.job
+    })
+  })
+
+/** Each job is loaded once, and its provider with it: what the provider says of its limits and its health holds for all runs. */
+const prepared = (config: ServerConfig) =>
+  Effect.gen(function* () {
+    const jobs = new Map<string, Prepared>()
+    for (const [name, { file, llm, model, profile, timeout }] of Object.entries(config.jobs)) {
+      const loaded = yield* JobFile.load(file)
+      const provider = JobSettings.providerOf({ job: file, llm, model, profile, timeout }, loaded.simulated)
+      jobs.set(name, { job: loaded.job, llm: yield* Layer.build(provider) })
+    }
+    return jobs
+  })
+
+/** What was cut short goes on; what cannot is in the log. */
+const goOn = (runs: ServerRunsShape) =>
+  Effect.gen(function* () {
+    for (const { reason, runId, status } of yield* Report.runs) {
+      const isCut = status === "running" || status === "loading" || reason?.kind === "interrupted"
+      if (!isCut || status === "done" || status === "cancelled") continue
+      const { settings } = yield* Effect.orDie(Report.bookOf(runId))
+      if ((yield* served(settings)) === undefined) continue
+      yield* Effect.catchAll(runs.resume(runId), (error) =>
+        Effect.logWarning(`run ${runId} cannot go on: ${error.message}`)
+      )
+    }
+  })
+
+type Served = JobSettings.Settings & { readonly server: NonNullable<JobSettings.Settings["server"]> }
+
+/**
+ * What a run's record says of the request that began it; `undefined`: it was not begun over HTTP.
+ *
+ * @since 0.1.0
+ */
+export const served = (settings: string): Effect.Effect<Served | undefined> =>
+  Effect.map(Effect.option(Schema.decode(JobSettings.SettingsJson)(settings)), (found) =>
+    Option.match(found, {
+      onNone: () => undefined,
+      onSome: ({ server, ...rest }) => (server === undefined ? undefined : { ...rest, server })
+    })
+  )
+
+const settingsOf = (
+  config: ServerConfig,
+  jobs: ReadonlyMap<string, Prepared>,
+  caller: string,
+  asked: Enrich
+): Effect.Effect<Served, Unprocessable> =>
+  Effect.gen(function* () {
+    const names = [...jobs.keys()]
+    const job = asked.job ?? (names.length === 1 ? names[0] : undefined)
+    if (job === undefined) return yield* unprocessable("bad_job", `name one of the jobs: ${names.join(", ")}`)
+    const configured = Object.hasOwn(config.jobs, job) ? config.jobs[job] : undefined
+    if (configured === undefined) return yield* unknownJob(job)
+    const source = Object.hasOwn(config.sources, asked.source) ? config.sources[asked.source] : undefined
+    if (source === undefined) {
+      return yield* unprocessable("bad_source", `name one of the sources: ${Object.keys(config.sources).join(", ")}`)
+    }
+    const most = config.maxRunUsd ?? config.maxTotalUsd
+    if (asked.budget > most) {
+      return yield* unprocessable("bad_limit", `a run may cost at most $${most} here, not $${asked.budget}`)
+    }
+    if ((asked.concurrency ?? 8) > config.maxConcurrency) {
+      return yield* unprocessable("bad_limit", `a run may have ${config.maxConcurrency} calls in flight here`)
+    }
+    const hash = yield* Effect.orDie(Identity.stableHash({ ...asked, job }, 32))
+    const { file, llm, model, profile, timeout } = configured
+    return { job: file, source, llm, model, profile, timeout, server: { caller, job, source: asked.source, hash } }
+  })
+
+const keyedRunId = (job: string, caller: string, key: string) =>
+  Effect.map(Effect.orDie(Identity.stableHash({ caller, key }, 16)), (hash) => `${job}-${hash}`)
+
+const newRunId = (job: string) =>
+  Effect.gen(function* () {
+    const now = yield* Clock.currentTimeMillis
+    const random = yield* Effect.sync(() => crypto.randomUUID().slice(0, 8))
+    return `${job}-${new Date(now).toISOString().slice(0, 10)}-${random}`
+  })
+
+const MOST_REFUSED = 1_000
+const remember = (refused: Map<string, string>, runId: string, message: string) => {
+  const [first] = refused.keys()
+  if (refused.size >= MOST_REFUSED && first !== undefined) refused.delete(first)
+  refused.set(runId, message)
+}
+
+/**
+ * An error of the library as the interface says it. What the database says is for the server's log.
+ *
+ * @since 0.1.0
+ */
+export const toBeginError = (
+  error: BeginError | RunRefused | InputError | StorageError | WorkflowError
+): BeginError => {
+  switch (error._tag) {
+    case "WorkflowError":
+      return new Unprocessable({ code: "bad_job", message: error.message })
+    case "StorageError":
+      return new Unavailable({ code: error.reason, message: "the database refuses; the server's log says why" })
+    case "InputError":
+      return new Unprocessable({ code: error.reason, message: error.message })
+    case "RunRefused":
+      return refusedBy(error)
+    default:
+      return error
+  }
+}
+
+const refusedBy = ({ message, reason }: RunRefused): BeginError => {
+  switch (reason) {
+    case "not_found":
+      return new NotFound({ code: reason, message: "there is no such run" })
+    case "busy":
+    case "cancelled":
+    case "done":
+    case "drift":
+      return new Conflict({ code: reason, message })
+    default:
+      return new Unprocessable({ code: reason, message })
+  }
+}
+
+const unprocessable = (code: string, message: string) => new Unprocessable({ code, message })
+const unknownJob = (name: string) => unprocessable("bad_job", `there is no job ${name} here`)
+const otherRequest = unprocessable(
+  "key_reused",
+  "this Idempotency-Key began another request; take a new key for a new request"
+)
+const stopping = new Unavailable({ code: "stopping", message: "the server stops" })
+const tooManyRuns = (most: number) =>
+  new TooMany({
+    code: "too_many_runs",
+    message: `${most} runs are active; wait for one of them, or cancel it`,
+    retryAfterSeconds: 30
+  })
+const notServed = (runId: string) =>
+  new Conflict({ code: "wrong_job", message: `run ${runId} was not begun over HTTP: resume it where it was begun` })
