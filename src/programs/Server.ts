@@ -44,7 +44,8 @@ export const layer = ({ config, db, host, operator, port }: ServerOptions) => {
   const listening = Layer.scopedDiscard(
     Effect.addFinalizer(() => Effect.sync(() => server.closeAllConnections()))
   ).pipe(Layer.provideMerge(NodeHttpServer.layer(() => server, { port, host })))
-  return HttpApiBuilder.serve(ServerGuards.middleware(config)).pipe(
+  return HttpApiBuilder.serve().pipe(
+    Layer.provide(ServerGuards.layer(config)),
     Layer.provide(HttpApiSwagger.layer({ path: "/docs" })),
     Layer.provide(HttpApiBuilder.middlewareOpenApi({ path: "/openapi.json" })),
     Layer.provide(ServerPage.layer),

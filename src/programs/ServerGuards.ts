@@ -5,11 +5,12 @@
  * @since 0.1.0
  */
 import { randomUUID } from "node:crypto"
-import * as HttpMiddleware from "@effect/platform/HttpMiddleware"
+import * as HttpApiBuilder from "@effect/platform/HttpApiBuilder"
+import * as HttpApp from "@effect/platform/HttpApp"
 import type * as HttpServerError from "@effect/platform/HttpServerError"
 import * as HttpServerRequest from "@effect/platform/HttpServerRequest"
 import * as HttpServerResponse from "@effect/platform/HttpServerResponse"
-import { Cause, Effect, Exit, Option, Predicate } from "effect"
+import { Cause, Effect, Option, Predicate } from "effect"
 import * as MonotonicTime from "../services/MonotonicTime.ts"
 
 /** @since 0.1.0 */
@@ -29,18 +30,23 @@ const MOST_DEPTH = 32
  *
  * @since 0.1.0
  */
-export const middleware = (guards: Guards) =>
-  HttpMiddleware.make((app) =>
+export const layer = (guards: Guards) =>
+  HttpApiBuilder.middleware((app) =>
     Effect.gen(function* () {
       const request = yield* HttpServerRequest.HttpServerRequest
-      const requestId = randomUUID()
-      const begun = yield* MonotonicTime.now
+      yield* HttpApp.appendPreResponseHandler(yield* farewell)
       const refused = yield* refusalOf(request, guards)
-      const exit = yield* Effect.exit(refused === undefined ? app : Effect.succeed(refused))
-      const response = Exit.isSuccess(exit) ? exit.value : yield* failed(exit.cause)
-      // Without its query, which may hold a row's text.
-      const path = request.url.split("?")[0] ?? ""
+      return refused ?? (yield* Effect.catchAllCause(app, failed))
+    })
+  )
+
+/** Every answer gets its headers, and a line in the log: without its query, which may hold a row's text. */
+const farewell = Effect.map(MonotonicTime.now, (begun) => {
+  const requestId = randomUUID()
+  return (request: HttpServerRequest.HttpServerRequest, response: HttpServerResponse.HttpServerResponse) =>
+    Effect.gen(function* () {
       const ms = Math.round((yield* MonotonicTime.now) - begun)
+      const path = request.url.split("?")[0] ?? ""
       yield* Effect.annotateLogs(Effect.logInfo("request"), {
         requestId,
         method: request.method,
@@ -50,7 +56,7 @@ export const middleware = (guards: Guards) =>
       })
       return HttpServerResponse.setHeaders(response, { ...headers, "x-request-id": requestId })
     })
-  )
+})
 
 const headers = {
   "x-content-type-options": "nosniff",
@@ -63,16 +69,21 @@ const headers = {
 const error = (status: number, code: string, message: string) =>
   HttpServerResponse.unsafeJson({ _tag: "Refused", code, message }, { status })
 
-/** A path that is not there, or a bug: the log has it, the answer has its id. */
-const failed = <E>(cause: Cause.Cause<E>) =>
-  Effect.gen(function* () {
-    if (Cause.isInterruptedOnly(cause)) return error(503, "stopping", "the server stops")
-    const failure = Option.getOrUndefined(Cause.failureOption(cause))
-    if (isRequestError(failure, "RouteNotFound")) return error(404, "not_found", "there is nothing at this path")
-    if (isRequestError(failure, "RequestError")) return error(400, "bad_request", "the request cannot be read")
-    yield* Effect.logError("a request failed", cause)
-    return error(500, "internal", "a bug in the server: its log has this request's id")
-  })
+/** What the interface itself does not know: a path that is not there, or a bug, which stands in the log by the answer's id. */
+const failed = <E>(cause: Cause.Cause<E>): Effect.Effect<HttpServerResponse.HttpServerResponse, E> => {
+  const failure = Option.getOrUndefined(Cause.failureOption(cause))
+  if (isRequestError(failure, "RouteNotFound")) {
+    return Effect.succeed(error(404, "not_found", "there is nothing at this path"))
+  }
+  if (isRequestError(failure, "RequestError")) {
+    return Effect.succeed(error(400, "bad_request", "the request cannot be read"))
+  }
+  if (failure !== undefined || Cause.isInterrupted(cause)) return Effect.failCause(cause)
+  return Effect.as(
+    Effect.logError("a request failed", cause),
+    error(500, "internal", "a bug in the server: its log has this request's id")
+  )
+}
 
 const isRequestError = (
   failure: unknown,

@@ -28,6 +28,8 @@ import * as Watch from "./Watch.ts"
 
 type LibraryError = RunRefused | InputError | StorageError
 
+const noRun = new NotFound({ code: "not_found", message: "there is no such run" })
+
 /** Errors of reading: where a run that was looked at is gone, it is not there. */
 const readable = <A, R>(read: Effect.Effect<A, LibraryError, R>): Effect.Effect<A, NotFound | Unavailable, R> =>
   read.pipe(
@@ -35,7 +37,9 @@ const readable = <A, R>(read: Effect.Effect<A, LibraryError, R>): Effect.Effect<
     Effect.mapError((error) =>
       error._tag === "StorageError"
         ? new Unavailable({ code: error.reason, message: "the database refuses; the server's log says why" })
-        : new NotFound({ code: error.reason, message: error.message })
+        : error._tag === "RunRefused"
+          ? noRun
+          : new NotFound({ code: error.reason, message: error.message })
     )
   )
 
@@ -53,8 +57,6 @@ const allowed = (runId: string, scope: Scope) =>
     if (!caller.isOperator && settings?.server.caller !== caller.name) return yield* noRun
     return settings
   })
-
-const noRun = new NotFound({ code: "not_found", message: "there is no such run" })
 
 const need = (scope: Scope): Effect.Effect<void, Forbidden, Caller> =>
   Effect.flatMap(Caller, ({ scopes }) =>
