@@ -30,7 +30,8 @@ import {
 import type { AgentResult } from "../services/Outcome.ts"
 import * as OutputAdapter from "../services/OutputAdapter.ts"
 import * as Usage from "../services/Usage.ts"
-import { eitherLLMError, Invoker, judge, type Reply } from "./Invoker.ts"
+import { eitherLLMError, Invoker, type Reply } from "./Invoker.ts"
+import { judge } from "./Judge.ts"
 
 /**
  * `promptVersion` is a word of the author's that goes into every row's key, besides the rendered request itself. `maxOutputTokens` (default 1,024, reasoning

@@ -5,10 +5,10 @@
  */
 import { randomBytes } from "node:crypto"
 import { Args, Command, Options } from "@effect/cli"
-import { Config, Console, Effect, FiberRef, HashSet, Logger, Option, Redacted } from "effect"
+import { Config, Console, Effect, Logger, Option, Redacted } from "effect"
 import { InputError } from "../services/Errors.ts"
 import { db } from "./CliFlags.ts"
-import { errorText, setCode } from "./CliShared.ts"
+import { errorText, operatorLogger, setCode } from "./CliShared.ts"
 import * as ExitCode from "./ExitCode.ts"
 import * as ServerConfig from "./ServerConfig.ts"
 
@@ -52,7 +52,7 @@ export const serveCommand = Command.make(
       })
       return yield* Effect.provide(serving, layer)
     }).pipe(
-      Effect.locally(FiberRef.currentLoggers, HashSet.make(Logger.withConsoleError(Logger.jsonLogger))),
+      Effect.provide(Logger.replace(operatorLogger, Logger.withConsoleError(Logger.jsonLogger))),
       Effect.catchAll((error) => Effect.zipRight(Console.error(errorText(error)), setCode(ExitCode.ofError(error))))
     )
 ).pipe(Command.withDescription("The same over HTTP, with a page"))

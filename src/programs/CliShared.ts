@@ -4,7 +4,7 @@
  * @since 0.1.0
  */
 import { Args } from "@effect/cli"
-import { Console, Effect, Option, Schema } from "effect"
+import { Console, Effect, Logger, Option, Schema } from "effect"
 import * as Sqlite from "../layers/Sqlite.ts"
 import { RunRefused } from "../services/Errors.ts"
 import * as ExitCode from "./ExitCode.ts"
@@ -56,6 +56,9 @@ export const withDb = <E extends { readonly _tag: string; readonly message: stri
     Effect.catchAll((error) => Effect.as(Console.error(errorText(error)), ExitCode.ofError(error))),
     Effect.flatMap(setCode)
   )
+
+/** What is said beside a result goes to stderr. @since 0.1.0 */
+export const operatorLogger = Logger.prettyLogger({ stderr: true })
 
 /** An operator's error, and how to mend it. @since 0.1.0 */
 export const errorText = (error: { readonly message: string; readonly fix?: string }): string =>

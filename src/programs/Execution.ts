@@ -199,7 +199,7 @@ export const execute = <Row, A, I>(
       .fn("load_rows", () => loadRows(live))
       .subworkflow("enrich_batch", { run: () => batch(live, publish) }, { after: "load_rows" })
     const ran = yield* Effect.withSpan(graph.run(), "longhaul.run", {
-      attributes: { runId: live.fence.runId },
+      attributes: { "longhaul.run.id": live.fence.runId, "longhaul.job": live.job.name },
       captureStackTrace: false
     })
     const book = yield* Passes.bookNow(live)

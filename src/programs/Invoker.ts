@@ -6,15 +6,16 @@
  */
 import { Cause, Context, Deferred, Effect, Either, Exit, FiberId, Option, Schema } from "effect"
 import type { CallRecord } from "../services/Book.ts"
-import { clean } from "../services/Classify.ts"
-import { isRateLimited, LLMError, RunStopped, type StorageError } from "../services/Errors.ts"
+import { isRateLimited, type LLMError, RunStopped, type StorageError } from "../services/Errors.ts"
 import * as Identity from "../services/Identity.ts"
 import { type ChatAnswer, type ChatRequest, answer as makeAnswer } from "../services/LLM.ts"
 import type { Meter } from "../services/Meter.ts"
 import * as Price from "../services/Price.ts"
 import type * as Retry from "../services/Retry.ts"
+import * as Telemetry from "../services/Telemetry.ts"
 import type { TokenizerShape } from "../services/Tokenizer.ts"
 import * as Usage from "../services/Usage.ts"
+import { empty, isEmpty } from "./Judge.ts"
 import * as Routes from "./Routes.ts"
 import * as Tries from "./Tries.ts"
 
@@ -89,18 +90,21 @@ export const make = (options: InvokerOptions): InvokerShape => {
   /** Cuts a back-off short when the run stops. */
   const stopped = Effect.flatMap(meter.stopped, (reason) => new RunStopped({ reason }))
 
-  const physical = (route: Routes.Route, request: ChatRequest) =>
-    options.spans
-      ? Effect.withSpan(route.llm.generate(request), "longhaul.call", {
-          attributes: { model: request.model, provider: route.llm.provider },
-          captureStackTrace: false
-        })
-      : route.llm.generate(request)
+  const physical = ({ llm }: Routes.Route, request: ChatRequest) => {
+    if (!options.spans) return llm.generate(request)
+    const span = Telemetry.callSpan(llm, request)
+    return llm.generate(request).pipe(
+      Effect.tap((answer) => Effect.annotateCurrentSpan(Telemetry.answered(answer))),
+      Effect.tapError(({ reason }) => Effect.annotateCurrentSpan("error.type", reason)),
+      Effect.withSpan(span.name, span.options)
+    )
+  }
 
   /** The run and the provider's health hear how a call ended before its permit and its money go to the next one. */
   const heard =
-    (route: Routes.Route) =>
+    (route: Routes.Route, model: string, tries: Tries.Tries) =>
     (exit: Exit.Exit<ChatAnswer, LLMError>): Effect.Effect<void> => {
+      Telemetry.called(route.llm, model, meter.now() - tries.begunAt, exit)
       // An empty answer is the row's trouble, not the provider's: it answered.
       if (Exit.isSuccess(exit)) return route.health.succeeded(exit.value.limits)
       const error = Option.getOrUndefined(Cause.failureOption(exit.cause))
@@ -141,9 +145,10 @@ export const make = (options: InvokerOptions): InvokerShape => {
       tries.begunAt = meter.now()
       return physical(route, request)
     }
-    const paid = yield* meter.call(call, send, heard(route))
+    const paid = yield* meter.call(call, send, heard(route, request.model, tries))
     if (paid === undefined) return undefined
     const { answer, cost } = paid
+    if (cost !== null) Telemetry.paid(route.llm, request.model, cost)
     const usage = cost === null || answer.usage === undefined ? Usage.zero : Usage.make({ ...answer.usage, cost })
     if (isEmpty(answer, request)) return yield* empty
     const reply: Reply = { answer, usage, source: "call", fallback: route !== routes.all[0] }
@@ -263,21 +268,27 @@ export const make = (options: InvokerOptions): InvokerShape => {
       )
     })
 
-  return {
-    ask: Effect.fnUntraced(function* (request, turn) {
-      const before = past.get(placeOf(turn))
-      if (before !== undefined) {
-        for (const route of routes.all) {
-          const hash = yield* placedHash(route, route.asked(request))
-          const paid = before.answers.get(hash)
-          before.answers.delete(hash)
-          if (paid !== undefined) return { ...paid, fallback: route !== routes.all[0] }
-        }
+  const ask: InvokerShape["ask"] = Effect.fnUntraced(function* (request, turn) {
+    const before = past.get(placeOf(turn))
+    if (before !== undefined) {
+      for (const route of routes.all) {
+        const hash = yield* placedHash(route, route.asked(request))
+        const paid = before.answers.get(hash)
+        before.answers.delete(hash)
+        if (paid !== undefined) return { ...paid, fallback: route !== routes.all[0] }
       }
-      const calls = before?.calls ?? 0
-      const own = insist(request, turn, calls)
-      return yield* options.memo > 0 ? remembered(yield* requestHash(request), turn.seq, calls, own) : own
-    })
+    }
+    const calls = before?.calls ?? 0
+    const own = insist(request, turn, calls)
+    return yield* options.memo > 0 ? remembered(yield* requestHash(request), turn.seq, calls, own) : own
+  })
+  if (!options.spans) return { ask }
+  return {
+    ask: (request, turn) =>
+      Effect.withSpan(ask(request, turn), "longhaul.turn", {
+        attributes: { "longhaul.row.seq": turn.seq, "longhaul.turn": turn.turn },
+        captureStackTrace: false
+      })
   }
 }
 
@@ -410,38 +421,3 @@ const priceFinder = ({ now, prices, meter }: InvokerOptions) => {
  */
 export const unpriced = (model: string): string =>
   `model ${model} has no price, so a cap cannot be held: give its price with Price.layer, or run without a cap`
-
-/**
- * A failure in the shape of a success: it is billed, and another try gives the same. `undefined`: the answer can be read.
- *
- * @since 0.1.0
- */
-export const judge = (answer: ChatAnswer, { maxOutputTokens }: ChatRequest): LLMError | undefined => {
-  if (answer.refusal !== undefined) {
-    return billed("refusal", "PERMANENT", "the model refused to answer", new Error(clean(answer.refusal)))
-  }
-  if (answer.finish === "content_filter")
-    return billed("content_filter", "PERMANENT", "the content filter cut the answer")
-  const thoughtOnly = answer.text.trim() === "" && (answer.usage?.reasoningTokens ?? 0) > 0
-  if (answer.finish === "length" || thoughtOnly) {
-    return billed("truncated", "PERMANENT", truncated(answer, maxOutputTokens))
-  }
-  return undefined
-}
-
-/** A reasoning model may spend the whole limit on thoughts that nobody sees. */
-const truncated = ({ text, usage }: ChatAnswer, limit: number): string =>
-  text.trim() === "" && usage !== undefined && usage.reasoningTokens > 0
-    ? `all ${usage.outputTokens} output tokens went into reasoning and none into the answer: raise maxOutputTokens (${limit}), or lower effort`
-    : `the answer was cut at the output limit of ${limit} tokens: raise maxOutputTokens`
-
-const billed = (reason: LLMError["reason"], category: LLMError["category"], message: string, cause?: Error) =>
-  new LLMError({ reason, category, scope: "row", charge: "known", message, ...(cause === undefined ? {} : { cause }) })
-
-/** The model wrote nothing, or the server says that it broke off. */
-const isEmpty = (answer: ChatAnswer, request: ChatRequest): boolean =>
-  (answer.text.trim() === "" || brokenOff.has(answer.finish)) && judge(answer, request) === undefined
-const brokenOff = new Set(["error", "abort", "insufficient_system_resource"])
-
-/** Billed too, but another try may bring more. */
-const empty = billed("invalid_response", "TRANSIENT", "the answer is empty")

@@ -8,6 +8,7 @@ import type { Book, Order, OrderRecord, Verdict } from "../services/Book.ts"
 import type { StopReason, StorageError } from "../services/Errors.ts"
 import { Journal } from "../services/Journal.ts"
 import type { Outcome } from "../services/Outcome.ts"
+import * as Telemetry from "../services/Telemetry.ts"
 import * as Canary from "./Canary.ts"
 import type { RunEvent } from "./Enrichment.ts"
 import type { Live } from "./Execution.ts"
@@ -137,7 +138,9 @@ const pass = <Row, A, I>(
       failFast: options.mode === "failFast",
       spans: options.spans === true,
       onRow: (ended) => {
-        count(live, ended.outcome)
+        const end = endOf(ended.outcome)
+        live.counts[end]++
+        Telemetry.rowEnded(job.name, end)
         publish({ _tag: "Row", ...ended })
         const pause = comparison?.see(ended)
         if (pause === undefined) return
@@ -165,11 +168,8 @@ const widthOf = (concurrency: number): number => 2 * concurrency
 const countAll = <Row, A, I>({ counts }: Live<Row, A, I>, { done, failed, partial, rows }: Book): void =>
   void Object.assign(counts, { rows, done, partial, failed })
 
-const count = <Row, A, I>({ counts }: Live<Row, A, I>, outcome: Outcome<A>): void => {
-  if (Either.isLeft(outcome)) counts.failed++
-  else if (outcome.right.partial) counts.partial++
-  else counts.done++
-}
+const endOf = (outcome: Outcome<unknown>) =>
+  Either.match(outcome, { onLeft: () => "failed" as const, onRight: ({ partial }) => (partial ? "partial" : "done") })
 
 /** Rows that were queued again are no more ended. */
 const recount = <Row, A, I>({ counts }: Live<Row, A, I>, { order }: OrderRecord): void => {

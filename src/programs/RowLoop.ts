@@ -135,7 +135,7 @@ const unfit = (message: string) =>
 
 /** Hands out pending rows in order. One worker reads the next page while the others wait for it. */
 const puller = <Row, A, I>(options: LoopOptions<Row, A, I>): Effect.Effect<Prepared<A> | undefined, StorageError> => {
-  const { fence, job, journal, only, store, text } = options
+  const { fence, job, journal, only, spans, store, text } = options
   const schema = AgentResult(job.agent.output)
   let page: Array<Prepared<A>> = []
   let at = 0
@@ -167,7 +167,7 @@ const puller = <Row, A, I>(options: LoopOptions<Row, A, I>): Effect.Effect<Prepa
     const own = Deferred.unsafeMake<void>(FiberId.none)
     reading = own
     return Effect.ensuring(
-      read,
+      spans ? Effect.withSpan(read, "longhaul.chunk", { captureStackTrace: false }) : read,
       Effect.sync(() => {
         reading = undefined
         Deferred.unsafeDone(own, Effect.void)
@@ -214,7 +214,10 @@ const worker = <Row, A, I>(options: LoopOptions<Row, A, I>) => {
       (exit) => settle(row, asked.right, exit)
     )
     return spans
-      ? Effect.withSpan(work, "longhaul.row", { attributes: { seq: row.seq }, captureStackTrace: false })
+      ? Effect.withSpan(work, "longhaul.row", {
+          attributes: { "longhaul.run.id": row.runId, "longhaul.row.seq": row.seq },
+          captureStackTrace: false
+        })
       : work
   }
 }

@@ -114,6 +114,7 @@ const make = (config: ServerConfig) =>
         const handle = yield* Enrichment.start(job, {
           runId,
           canary,
+          spans: true,
           settings: yield* Effect.orDie(Schema.encode(JobSettings.SettingsJson)(settings))
         }).pipe(
           Effect.provideService(

@@ -10,6 +10,7 @@ import * as NodeContext from "@effect/platform-node/NodeContext"
 import * as NodeRuntime from "@effect/platform-node/NodeRuntime"
 import { Cause, Effect, Exit, Layer, Logger, Schema } from "effect"
 import { main } from "./Cli.ts"
+import { operatorLogger } from "./CliShared.ts"
 import * as ExitCode from "./ExitCode.ts"
 
 const Package = Schema.parseJson(Schema.Struct({ version: Schema.String }))
@@ -23,9 +24,7 @@ for (const stream of [process.stdout, process.stderr]) stream.on("error", () => 
 
 main(process.argv, version).pipe(
   // Results go to stdout, everything said about them to stderr.
-  Effect.provide(
-    Layer.merge(NodeContext.layer, Logger.replace(Logger.defaultLogger, Logger.prettyLogger({ stderr: true })))
-  ),
+  Effect.provide(Layer.merge(NodeContext.layer, Logger.replace(Logger.defaultLogger, operatorLogger))),
   NodeRuntime.runMain({
     disableErrorReporting: true,
     disablePrettyLogger: true,

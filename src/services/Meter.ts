@@ -6,10 +6,11 @@
  */
 import { Cause, type Clock, Deferred, Effect, Exit, Fiber, FiberId, Option, Predicate } from "effect"
 import { type Action, type Event, type State, start, type Ticket, transition, wakeAt } from "./Admission.ts"
-import type { Book, Fence, HoldRecord, Pause, Settled, Verdict } from "./Book.ts"
+import type { Book, Fence, HoldRecord, Pause, Verdict } from "./Book.ts"
+import { type End, endOf } from "./CallEnd.ts"
 import { isAnswered, isCrowded, type LLMError, RunStopped, type StopReason, type StorageError } from "./Errors.ts"
 import type { JournalShape } from "./Journal.ts"
-import { type ChatAnswer, answer as makeAnswer, noTokens } from "./LLM.ts"
+import { type ChatAnswer, noTokens } from "./LLM.ts"
 import * as MonotonicTime from "./MonotonicTime.ts"
 import type * as Price from "./Price.ts"
 import type * as Throttle from "./Throttle.ts"
@@ -363,69 +364,6 @@ const unusedOf = (exit: Exit.Exit<ChatAnswer, LLMError>, counted: number): numbe
 /** How often a call asks for room in the pool, and for how long: longer than a call may take, in milliseconds. */
 const POOL_WAIT_MS = 250
 const POOL_LIMIT_MS = 1_200_000
-
-type End =
-  | ({ readonly _tag: "settled"; readonly excess?: string | undefined } & Omit<Settled, "at">)
-  | {
-      readonly _tag: "uncertain"
-      readonly reason: string
-      readonly answer: string | null
-      readonly requestId: string | null
-      /** It came from a model or tier without a price. */
-      readonly unpriced: boolean
-    }
-  | { readonly _tag: "released"; readonly reason: string; readonly sent: boolean }
-
-const uncertain = (reason: string, requestId: string | null = null): End => ({
-  _tag: "uncertain",
-  reason,
-  answer: null,
-  requestId,
-  unpriced: false
-})
-
-const endOf = (exit: Exit.Exit<ChatAnswer, LLMError>, sent: boolean, call: Call): End => {
-  try {
-    return endBy(exit, sent, call)
-  } catch {
-    // What cannot be billed counts at its hold.
-    return uncertain("defect")
-  }
-}
-
-const endBy = (exit: Exit.Exit<ChatAnswer, LLMError>, sent: boolean, { bill, model }: Call): End => {
-  if (Exit.isSuccess(exit)) return answered(exit.value, bill(exit.value))
-  if (!sent) return { _tag: "released", reason: "not sent", sent: false }
-  const failure = Cause.failureOption(exit.cause)
-  if (Option.isNone(failure)) return uncertain(Cause.isInterrupted(exit.cause) ? "interrupted" : "defect")
-  const { charge, reason, requestId, usage } = failure.value
-  if (charge === "none") return { _tag: "released", reason, sent: true }
-  if (charge !== "known" || usage === undefined) return uncertain(reason, requestId ?? null)
-  const end = answered(makeAnswer({ text: "", model, usage, requestId }), bill(makeAnswer({ text: "", model, usage })))
-  return end._tag === "settled" ? { ...end, reason, finish: null } : end
-}
-
-const answered = (answer: ChatAnswer, bill: Price.Bill): End => {
-  // An empty answer is paid for but not accepted: a resumed run asks again.
-  const accepted = answer.text.trim() !== "" || answer.refusal !== undefined
-  const text = accepted ? encodeAnswer(answer) : null
-  const requestId = answer.requestId ?? null
-  if (bill._tag === "Uncertain") return { ...bill, _tag: "uncertain", answer: text, requestId }
-  return {
-    _tag: "settled",
-    usage: bill.usage,
-    cost: bill.cost,
-    excess: bill.excess,
-    reason: "",
-    answer: text,
-    finish: answer.finish,
-    requestId
-  }
-}
-
-/** The answer as it stands in the book. */
-const encodeAnswer = (answer: ChatAnswer): string =>
-  JSON.stringify({ text: answer.text, refusal: answer.refusal, finish: answer.finish, model: answer.model })
 
 /** The whole row, so that a bill can be checked, or priced anew, long after the table changed. */
 const priceText = (price: Price.PriceRow): string => {

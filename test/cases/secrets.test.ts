@@ -105,7 +105,7 @@ describe("secrets", () => {
         Effect.provide(Layer.merge(Logger.replace(Logger.defaultLogger, logger), Logger.minimumLogLevel(LogLevel.All)))
       )
       assert.isAtLeast(server.requests.length, 6)
-      assert.isTrue(said.some((text) => text.includes("longhaul.call")))
+      assert.isTrue(said.some((text) => text.includes("gen_ai.request.model")))
       const results = yield* resultsOf
       const shown = [
         ...said,

@@ -249,7 +249,13 @@ describe("canary", () => {
       const down = events.flatMap((event) => (event._tag === "ProviderDown" ? [event.error] : []))
       assert.isTrue(down.some((error) => error !== undefined))
       assert.isAbove(logs.length, 0)
-      assert.includeMembers(spans, ["longhaul.run", "longhaul.row", "longhaul.call"])
+      assert.includeMembers(spans, [
+        "longhaul.run",
+        "longhaul.chunk",
+        "longhaul.row",
+        "longhaul.turn",
+        "chat gpt-4o-mini"
+      ])
     })
   )
 
