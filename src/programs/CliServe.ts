@@ -5,7 +5,7 @@
  */
 import { randomBytes } from "node:crypto"
 import { Args, Command, Options } from "@effect/cli"
-import { Config, Console, Effect, Logger, Option, Redacted } from "effect"
+import { Config, Console, Effect, Layer, Logger, Option, Redacted } from "effect"
 import { InputError } from "../services/Errors.ts"
 import { db } from "./CliFlags.ts"
 import { errorText, operatorLogger, setCode } from "./CliShared.ts"
@@ -30,9 +30,13 @@ export const serveCommand = Command.make(
       Options.withDescription("Where to listen; others than this machine need a token"),
       Options.withDefault("127.0.0.1")
     ),
+    otlp: Options.text("otlp").pipe(
+      Options.withDescription("An OpenTelemetry collector that gets spans, metrics and logs, as http://127.0.0.1:4318"),
+      Options.optional
+    ),
     port: Options.integer("port").pipe(Options.withAlias("p"), Options.withDefault(8787))
   },
-  ({ config: file, db, host, port }) =>
+  ({ config: file, db, host, otlp, port }) =>
     Effect.gen(function* () {
       const config = yield* ServerConfig.load(file)
       const given = yield* Effect.orDie(token)
@@ -50,12 +54,32 @@ export const serveCommand = Command.make(
         }
         return yield* Effect.never
       })
-      return yield* Effect.provide(serving, layer)
+      return yield* Effect.provide(
+        serving,
+        Layer.provide(layer, Option.match(otlp, { onNone: () => Layer.empty, onSome: exporter }))
+      )
     }).pipe(
       Effect.provide(Logger.replace(operatorLogger, Logger.withConsoleError(Logger.jsonLogger))),
       Effect.catchAll((error) => Effect.zipRight(Console.error(errorText(error)), setCode(ExitCode.ofError(error))))
     )
 ).pipe(Command.withDescription("The same over HTTP, with a page"))
+
+/** It stands in a package of its own, which most who serve have not. */
+const exporter = (baseUrl: string) =>
+  Layer.unwrapEffect(
+    Effect.map(
+      Effect.tryPromise({
+        try: () => import("../layers/OtlpExport.ts"),
+        catch: () =>
+          new InputError({
+            reason: "bad_option",
+            message: "--otlp needs a package that is not installed",
+            fix: "npm i @effect/opentelemetry@0.64"
+          })
+      }),
+      ({ layer }) => layer({ baseUrl })
+    )
+  )
 
 const acceptable = (token: Option.Option<Redacted.Redacted>, host: string, tokens: number) =>
   Effect.gen(function* () {

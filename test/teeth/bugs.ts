@@ -943,5 +943,32 @@ export const bugs: ReadonlyArray<Bug> = [
     replace: '_tag: "Refresh", fence, changes }',
     test: "test/programs/orderRaces.test.ts",
     title: "rows queued again while a refresh compares"
+  },
+  {
+    id: "W1",
+    bug: "what other runs of a pool hold is not counted",
+    file: "src/services/Ledger.ts",
+    find: "counted + pool.held <= pool.cap",
+    replace: "counted <= pool.cap",
+    test: "test/programs/pool.test.ts",
+    title: "raised (SQLite, concurrency 8)"
+  },
+  {
+    id: "W2",
+    bug: "money that moves in a run's book does not move in its pool",
+    file: "src/services/Group.ts",
+    find: "if (shared !== undefined) writes.pools.set",
+    replace: "if (shared === null) writes.pools.set",
+    test: "test/programs/pool.test.ts",
+    title: "raised (memory, concurrency 1)"
+  },
+  {
+    id: "W3",
+    bug: "a run gives up where calls of other runs hold the pool for a moment",
+    file: "src/services/Ledger.ts",
+    find: 'counted > pool.cap ? "pool" : "pool_busy"',
+    replace: '"pool"',
+    test: "test/programs/pool.test.ts",
+    title: "raised (memory, concurrency 8)"
   }
 ]
