@@ -16,7 +16,7 @@ import { doctorCommand, reconcileCommand, refreshCommand } from "./CliRepairs.ts
 import { checkpointsCommand, exportCommand, statusCommand } from "./CliReports.ts"
 import * as CliRun from "./CliRun.ts"
 import { serveCommand } from "./CliServe.ts"
-import { chosen, errorText, runIdArg, setCode, settingsOf, withDb } from "./CliShared.ts"
+import { chosen, runIdArg, sayError, sayJsonError, setCode, settingsOf, withDb } from "./CliShared.ts"
 import * as CliSteer from "./CliSteer.ts"
 import * as CliVerify from "./CliVerify.ts"
 import { watchCommand } from "./CliWatch.ts"
@@ -179,6 +179,8 @@ const command = Command.make("longhaul").pipe(
   ])
 )
 
+const UNREAD = "the arguments were not understood: stderr says why"
+
 /**
  * The command line as a program over `argv`.
  *
@@ -196,14 +198,15 @@ export const main = (argv: ReadonlyArray<string>, version: string) =>
   ).pipe(
     Effect.provide(CliConfig.layer({ showBuiltIns: false })),
     Effect.catchIf(ValidationError.isValidationError, (error) =>
-      Effect.sync(() => {
-        // The text was printed already; only the code is missing.
-        process.exitCode = ValidationError.isHelpRequested(error) ? ExitCode.DONE : ExitCode.BAD_INPUT
-      })
+      // The text was printed already; only the code is missing.
+      ValidationError.isHelpRequested(error)
+        ? setCode(ExitCode.DONE)
+        : Effect.zipRight(
+            sayJsonError({ _tag: "InputError", reason: "bad_option", message: UNREAD }),
+            setCode(ExitCode.BAD_INPUT)
+          )
     ),
-    Effect.catchTag("InputError", (error) =>
-      Effect.zipRight(Console.error(errorText(error)), setCode(ExitCode.BAD_INPUT))
-    ),
+    Effect.catchTag("InputError", (error) => Effect.zipRight(sayError(error), setCode(ExitCode.BAD_INPUT))),
     Effect.catchAllDefect((defect) =>
       Effect.zipRight(
         Console.error(`internal error, please report it: ${Cause.pretty(Cause.die(defect))}`),

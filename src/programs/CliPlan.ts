@@ -9,7 +9,7 @@ import { InputError } from "../services/Errors.ts"
 import * as Profile from "../services/Profile.ts"
 import { Usd } from "../services/Usd.ts"
 import { configured, forNewRun } from "./CliFlags.ts"
-import { errorText, setCode } from "./CliShared.ts"
+import { sayError, setCode } from "./CliShared.ts"
 import * as ExitCode from "./ExitCode.ts"
 import * as JobFile from "./JobFile.ts"
 import * as JobSettings from "./JobSettings.ts"
@@ -65,11 +65,7 @@ export const command = Command.make("plan", flags, (given) =>
     })
     yield* Console.log(given.json ? jsonOf(plan, budget) : textOf(plan, budget))
     yield* setCode(plan.badRows === 0 ? ExitCode.DONE : ExitCode.BAD_INPUT)
-  }).pipe(
-    Effect.catchTag("RunRefused", (error) =>
-      Effect.zipRight(Console.error(errorText(error)), setCode(ExitCode.ofError(error)))
-    )
-  )
+  }).pipe(Effect.catchTag("RunRefused", (error) => Effect.zipRight(sayError(error), setCode(ExitCode.ofError(error)))))
 ).pipe(Command.withDescription("What a run would do and may cost, before anything is sent"))
 
 const budgetOf = (dollars: number | undefined): Effect.Effect<Usd | undefined, InputError> => {

@@ -149,7 +149,7 @@ const stopped = (runId: string, db: string) =>
     return Console.error(`${where}resume with: longhaul resume ${runId} --db ${db}`)
   })
 
-/** Shows progress until the run ends: on a terminal one line, on a pipe a line every few seconds; with `json` its events on stdout. */
+/** Shows progress until the run ends: on a terminal one line, on a pipe a line every ten seconds; with `json` its events on stdout. */
 const showing = (handle: Enrichment.Handle<unknown>, { db, json }: CliRunOptions) =>
   Effect.gen(function* () {
     const line = TerminalLine.make(process.stderr)
@@ -161,7 +161,7 @@ const showing = (handle: Enrichment.Handle<unknown>, { db, json }: CliRunOptions
       if (json) return yield* Console.log(EventLine.progress(snapshot, rate))
       yield* line.draw((width) => ProgressLine.render(snapshot, rate, width))
     })
-    const ticking = Effect.repeat(Effect.delay(draw, json ? 1_000 : line.isTerminal ? 250 : 5_000), Schedule.forever)
+    const ticking = Effect.repeat(Effect.delay(draw, json ? 1_000 : line.isTerminal ? 250 : 10_000), Schedule.forever)
     const tell = (event: Enrichment.RunEvent<unknown>) => {
       if (json) return Console.log(EventLine.event(event))
       return event._tag === "Canary" ? line.above(CanaryText.render(event.report, handle.runId, db)) : Effect.void

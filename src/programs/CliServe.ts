@@ -8,7 +8,7 @@ import { Args, Command, Options } from "@effect/cli"
 import { Config, Console, Effect, Layer, Logger, Option, Redacted } from "effect"
 import { InputError } from "../services/Errors.ts"
 import { db } from "./CliFlags.ts"
-import { errorText, operatorLogger, setCode } from "./CliShared.ts"
+import { operatorLogger, sayError, setCode } from "./CliShared.ts"
 import * as ExitCode from "./ExitCode.ts"
 import * as ServerConfig from "./ServerConfig.ts"
 
@@ -60,7 +60,7 @@ export const serveCommand = Command.make(
       )
     }).pipe(
       Effect.provide(Logger.replace(operatorLogger, Logger.withConsoleError(Logger.jsonLogger))),
-      Effect.catchAll((error) => Effect.zipRight(Console.error(errorText(error)), setCode(ExitCode.ofError(error))))
+      Effect.catchAll((error) => Effect.zipRight(sayError(error), setCode(ExitCode.ofError(error))))
     )
 ).pipe(Command.withDescription("The same over HTTP, with a page"))
 

@@ -10,6 +10,7 @@ import { RunRefused } from "../services/Errors.ts"
 import * as ExitCode from "./ExitCode.ts"
 import * as JobSettings from "./JobSettings.ts"
 import * as Report from "./Report.ts"
+import { takesCodes } from "./TerminalLine.ts"
 
 /** The run that is meant. @since 0.1.0 */
 export const runIdArg = Args.text({ name: "runId" }).pipe(
@@ -53,16 +54,42 @@ export const withDb = <E extends { readonly _tag: string; readonly message: stri
   work: Effect.Effect<number, E, R>
 ) =>
   Effect.provide(work, Sqlite.layer({ filename, create })).pipe(
-    Effect.catchAll((error) => Effect.as(Console.error(errorText(error)), ExitCode.ofError(error))),
+    Effect.catchAll((error) => Effect.as(sayError(error), ExitCode.ofError(error))),
     Effect.flatMap(setCode)
   )
 
-/** What is said beside a result goes to stderr. @since 0.1.0 */
-export const operatorLogger = Logger.prettyLogger({ stderr: true })
+// See no-color.org.
+const colors = takesCodes(process.stderr) && (process.env.NO_COLOR ?? "") === ""
 
-/** An operator's error, and how to mend it. @since 0.1.0 */
-export const errorText = (error: { readonly message: string; readonly fix?: string }): string =>
-  `error: ${error.message}${error.fix === undefined ? "" : `\nfix: ${error.fix}`}`
+/** What is said beside a result goes to stderr. @since 0.1.0 */
+export const operatorLogger = Logger.prettyLogger({ stderr: true, colors })
+
+/** What an error is to an operator. @since 0.1.0 */
+export interface Told {
+  readonly _tag: string
+  readonly message: string
+  readonly reason?: string
+  readonly fix?: string
+}
+
+/** An operator's error, and how to mend it, on stderr, and to programs. @since 0.1.0 */
+export const sayError = (error: Told) => {
+  const { fix, message } = error
+  const text = visible(`error: ${message}${fix === undefined ? "" : `\nfix: ${fix}`}`)
+  return Effect.zipRight(Console.error(text), sayJsonError(error))
+}
+
+/** The error as one JSON object on stdout where `--json` was asked for, so that who reads it gets JSON in any case. @since 0.1.0 */
+export const sayJsonError = ({ _tag, fix, message, reason }: Told) =>
+  Effect.suspend(() =>
+    process.argv.includes("--json")
+      ? Console.log(JSON.stringify({ _tag: "Error", kind: _tag, reason, message, fix }))
+      : Effect.void
+  )
+
+/** An error names ids, columns and arguments, which may hold anything: nothing of them may move the cursor. */
+const visible = (text: string): string =>
+  text.replace(/[^\P{Cc}\n]/gu, (code) => `\\u${code.charCodeAt(0).toString(16).padStart(4, "0")}`)
 
 /** @since 0.1.0 */
 export const setCode = (code: number) =>

@@ -135,7 +135,7 @@ const duplicate = (file: string, id: string, first: number, line: number) =>
     file,
     line,
     field: "id",
-    message: `${file}: id "${id}" stands on line ${first} and again on line ${line}`,
+    message: `${file}: id ${JSON.stringify(id)} stands on line ${first} and again on line ${line}`,
     fix: "remove one of the two, or give the job an id that is unique"
   })
 

@@ -19,13 +19,23 @@ export interface TerminalLine {
 }
 
 /**
+ * Whether a stream is a terminal that takes escape codes: a dumb one shows them as they are (terminfo(5), "dumb"), the log of a build service too, and one without a width cannot hold a line.
+ *
+ * @since 0.1.0
+ */
+export const takesCodes = (stream: WriteStream): boolean =>
+  stream.isTTY === true &&
+  stream.columns !== 0 &&
+  process.env.TERM !== "dumb" &&
+  ["", "0", "false"].includes(process.env.CI ?? "")
+
+/**
  * A line on a stream of the process.
  *
  * @since 0.1.0
  */
 export const make = (stream: WriteStream): TerminalLine => {
-  // A dumb one shows escape codes as they are (terminfo(5), "dumb").
-  const isTerminal = stream.isTTY === true && process.env.TERM !== "dumb"
+  const isTerminal = takesCodes(stream)
   const clear = () => {
     if (!isTerminal) return
     cursorTo(stream, 0)

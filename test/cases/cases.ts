@@ -38,7 +38,9 @@ const covered: ReadonlySet<string> = new Set([
   "jsonl-input",
   "ids-numbers",
   "empty-input",
-  "process-signals"
+  "process-signals",
+  "injection",
+  "cli-output"
 ])
 
 const Index = Schema.Array(Schema.Struct({ id: Schema.String, slug: Schema.String, kind: Schema.String }))

@@ -21,6 +21,7 @@ export const differences: Readonly<Record<string, string>> = {
   B38: "the first such row refuses the file, and there is no option to set rows aside: what is paid for should not depend on which rows happened to fit",
   B39: "how a timestamp is read is the job's own schema, which can refuse one without zone as here; there is no --assume-tz, and a bare Schema.Date takes local times",
   B43: "a memory dump of the process holds the key, as that of any process that uses one; the library writes no dump",
+  B45: "no row is marked `suspect`: a job's own output schema is the check, and what it refuses ends as partial, its text kept; another row's text under the right id is not noticed",
   B56: "no watchdog: nothing reports a run that makes no progress but for a blocked event loop",
   B58: "a run refuses by the journal mode that it got, not by the kind of file system; nothing is imported from an export",
   B63: "a version is by default a hash of all fields that the job's row schema reads: a job that must read such a timestamp names its version itself",
@@ -39,10 +40,14 @@ export const differences: Readonly<Record<string, string>> = {
   B115: "an export of a run that is not over is told by the column longhaul_status of each row, not by its name or exit code",
   B118: "no note is kept that a fence was taken off: the answer's own text stays in the book",
   B122: "no stream is asked for, so none is read: one that is left open ends at the timeout, uncertain, and the row is tried again",
+  B119: "NO_COLOR takes the colours off, not the line that is drawn in place on a person's terminal; the time, not the share, says when the next line of a log is due",
   B131: "no warning that two ids differ in their Unicode form only",
   B133: "under nohup a hang-up drains too: Node sets an ignored SIGHUP back to its default before a program can see it",
   B134: "a stopped run is `suspended` by its operator, not `cancelled`, and a resume goes on with it; a stop that a kill overtakes is not remembered",
   B138: "a header that comes twice is refused, with no option to rename",
+  B140: "a job that reads its rows by Schema.Record has Effect's own reading of a `__proto__` key, which sets the prototype of that one record",
   B142: "a reset is uncertain and a try even where no byte was accepted, as a client cannot tell; only a refused connection costs nothing",
-  B145: "the first line that is no object refuses the file by its number, so none is counted and skipped"
+  B145: "the first line that is no object refuses the file by its number, so none is counted and skipped",
+  B146: "there is no export to stdout, and the message of arguments that were not understood is on stderr only",
+  B154: "on one line of a report a control code is shown as a space, in an error as an escape; a provider's message is kept without them"
 }
