@@ -54,6 +54,8 @@ export const execute = (options: CliRunOptions) =>
     }
     const loaded = yield* JobFile.load(settings.job)
     const job = yield* JobSettings.overridden(loaded.job, settings)
+    const out = settings.out ?? (options.runId === undefined ? undefined : `${options.runId}.csv`)
+    if (out !== undefined) yield* RunExport.apart(job.source.location, out)
     return yield* Effect.provide(chosenDrift(job, options), [
       Budget.layer({
         ...options.budget,

@@ -3,14 +3,16 @@
  *
  * @since 0.1.0
  */
-import { existsSync } from "node:fs"
-import { dirname } from "node:path"
+import { existsSync, realpathSync } from "node:fs"
+import { dirname, resolve } from "node:path"
 import { Effect, Schema, Stream } from "effect"
 import * as Export from "../layers/Export.ts"
 import { InputError } from "../services/Errors.ts"
 import * as Enrichment from "./Enrichment.ts"
 import type { Job } from "./Job.ts"
+import * as Report from "./Report.ts"
 import * as ResultRows from "./ResultRows.ts"
+import * as RunRecord from "./RunRecord.ts"
 
 /** A result that cannot be written is found before anything is paid for. @since 0.1.0 */
 export const checkOut = (out: string | undefined) =>
@@ -23,6 +25,21 @@ export const checkOut = (out: string | undefined) =>
     }
     if (target.kind === "sqlite") yield* (yield* tables).check(target.file, target.table)
   })
+
+/** A result never takes the place of the rows that it was made from. @since 0.1.0 */
+export const apart = (source: string, out: string) =>
+  Effect.suspend(() =>
+    realOf(source) === realOf(out)
+      ? new InputError({
+          reason: "bad_option",
+          file: out,
+          message: `the results would be written over the source ${source}`,
+          fix: "name another file with --out"
+        })
+      : Effect.void
+  )
+
+const realOf = (path: string): string => (existsSync(path) ? realpathSync(path) : resolve(path))
 
 // What most runs do not need is not loaded.
 const tables = Effect.promise(() => import("../layers/ExportSql.ts"))
@@ -47,6 +64,7 @@ export const exportRun = (
 ) =>
   Effect.gen(function* () {
     const target = yield* Export.target(out)
+    yield* apart(RunRecord.sourceLocation(yield* Report.bookOf(runId)), out)
     // As they are stored: rows that were kept over a change of the schema are exported too.
     const rows = Enrichment.results(runId, Schema.Unknown, { asOf })
     const survey = ResultRows.survey(job.agent.output)

@@ -164,6 +164,13 @@ export const sourceChange = (book: Book, source: RowSource): Effect.Effect<strin
   })
 
 /**
+ * Where the rows of a run came from: a path, a table.
+ *
+ * @since 0.1.0
+ */
+export const sourceLocation = (book: Book): string => Schema.decodeSync(SourceRecord)(book.source).location
+
+/**
  * Whether the cells of the source that the manifest was read from are text.
  *
  * @since 0.1.0

@@ -1,4 +1,4 @@
-import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs"
+import { existsSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
 import { fileURLToPath } from "node:url"
@@ -125,6 +125,28 @@ describe("longhaul export", () => {
     const pending = early.filter((row) => row.longhaul_status === "pending")
     assert.isAbove(pending.length, 0)
     assert.isTrue(pending.every((row) => row.score === null && row.longhaul_error === null && row.name !== null))
+  })
+
+  it("never writes over the rows that it was made from, by whatever name", limit, async () => {
+    const rows = "id,name\n1,acme\n2,initech\n"
+    writeFileSync(join(cwd, "own.csv"), rows)
+    const run = ["run", job, "--llm", "simulated", "--budget", "1", "--source", "own.csv", "--db", "own.db"]
+    for (const name of [
+      ["--run-id", "own"],
+      ["--run-id", "named", "--out", join(cwd, ".", "own.csv")]
+    ]) {
+      const refused = await longhaul(...run, ...name)
+      assert.strictEqual(refused.code, 2, refused.stderr)
+      assert.include(refused.stderr, "the results would be written over the source")
+      assert.include(refused.stderr, "fix: name another file with --out")
+    }
+    assert.strictEqual((await longhaul("status", "own", "--db", "own.db")).code, 2)
+    await fine(...run, "--run-id", "own", "--out", "out-own.csv")
+    symlinkSync(join(cwd, "own.csv"), join(cwd, "alias.csv"))
+    for (const out of ["own.csv", "alias.csv"]) {
+      assert.include((await longhaul("export", "own", "--db", "own.db", "--out", out)).stderr, "over the source")
+    }
+    assert.strictEqual(readFileSync(join(cwd, "own.csv"), "utf8"), rows)
   })
 
   it("refuses what it cannot write before anything is sent, and never a table of another's", limit, async () => {
