@@ -11,6 +11,7 @@ import {
   Effect,
   ExecutionStrategy,
   Exit,
+  Fiber,
   FiberId,
   Layer,
   Option,
@@ -193,7 +194,7 @@ const make = (config: ServerConfig) =>
         callers.set(named, caller)
         const { budget, canary, concurrency, maxCalls, requestsPerMinute, tokensPerMinute } = asked
         const limits = { maxCostUsd: budget, maxConcurrency: concurrency, maxCalls, requestsPerMinute, tokensPerMinute }
-        yield* launch(settings, named, limits, canary).pipe(
+        const launching = launch(settings, named, limits, canary).pipe(
           Effect.as(named),
           Effect.onExit((exit) =>
             Effect.sync(() => {
@@ -201,11 +202,11 @@ const make = (config: ServerConfig) =>
               begun.delete(named)
               Deferred.unsafeDone(done, Exit.isInterrupted(exit) ? Exit.fail(stopping) : exit)
             })
-          ),
-          // Who asked may hang up: the run begins all the same, and the key finds it.
-          Effect.uninterruptible
+          )
         )
-        return named
+        // Who asked may hang up: the run begins all the same, and the key finds it.
+        yield* Effect.forkIn(launching, scope)
+        return yield* Deferred.await(done)
       })
 
     const resume: ServerRunsShape["resume"] = (runId) =>
@@ -214,7 +215,7 @@ const make = (config: ServerConfig) =>
         const book = yield* Effect.mapError(Effect.provide(Report.bookOf(runId), services), toBeginError)
         const settings = yield* served(book.settings)
         if (settings === undefined) return yield* notServed(runId)
-        yield* Effect.uninterruptible(launch(settings, runId, {}, undefined))
+        yield* Effect.flatMap(Effect.forkIn(launch(settings, runId, {}, undefined), scope), Fiber.join)
       })
 
     return ServerRuns.of({
