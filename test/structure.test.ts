@@ -28,7 +28,7 @@ const fileOf = (path: string, text: string): File => ({ path, text, code: withou
 
 const src = fileURLToPath(new URL("../src/", import.meta.url))
 const files = readdirSync(src, { recursive: true, encoding: "utf8" })
-  .filter((path) => path.endsWith(".ts"))
+  .filter((path) => /\.tsx?$/.test(path))
   .sort()
   .map((path) => fileOf(path.replaceAll("\\", "/"), readFileSync(join(src, path), "utf8")))
 
@@ -96,6 +96,9 @@ const ENTRYPOINTS = [
 /** Modules that a program may use besides effect. A job file is TypeScript, and tsx loads it. */
 const PROGRAM_PACKAGES: Readonly<Record<string, ReadonlyArray<string>>> = { "programs/JobFile.ts": ["tsx/esm/api"] }
 
+/** The page runs in a browser: of the rest of this library it knows types alone. */
+const isPage = is("programs/page")
+
 const directionViolations = (all: ReadonlyArray<File>): ReadonlyArray<string> =>
   all.flatMap((file) => {
     const allowed = (target: string): boolean => {
@@ -103,6 +106,7 @@ const directionViolations = (all: ReadonlyArray<File>): ReadonlyArray<string> =>
       if (isService(file.path)) return isService(target) || target === "effect" || target === "node:crypto"
       if (isLayer(file.path)) return !isProgram(target) && target !== "index.ts"
       if (ENTRYPOINTS.includes(file.path)) return target !== "index.ts"
+      if (isPage(file.path)) return isProgram(target) || /^preact(\/hooks)?$/.test(target)
       if (!isProgram(file.path)) return false
       const known = PROGRAM_PACKAGES[file.path] ?? []
       return (
@@ -210,6 +214,12 @@ describe("imports", () => {
     none(loaded.filter((path) => drivers.includes(path)))
     const packages = loaded.filter((path) => !path.endsWith(".ts") && !path.startsWith("node:")).sort()
     assert.deepStrictEqual(packages, ["csv-parse/sync", "effect"])
+  })
+
+  it("of the page load preact and its own modules alone", () => {
+    const loaded = [...reachable(files, "programs/page/Main.tsx")]
+    none(loaded.filter((path) => !isPage(path) && path !== "preact" && path !== "preact/hooks"))
+    assert.isTrue(loaded.includes("programs/page/Client.ts"))
   })
 
   it("of each subpath load the driver that it is named after and no other", () => {

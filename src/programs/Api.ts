@@ -204,6 +204,10 @@ export const Metrics = HttpApiGroup.make("metrics")
   .addError(ApiErrors.Forbidden)
   .middleware(Auth)
 
+/** A document may give one `$id` to one place alone; the schema of whatever JSON has one in each. */
+const withoutIds = (document: Record<string, unknown>): Record<string, unknown> =>
+  JSON.parse(JSON.stringify(document), (key, value) => (key === "$id" ? undefined : value))
+
 /**
  * All of it.
  *
@@ -216,6 +220,7 @@ export class Api extends HttpApi.make("longhaul")
   .add(Metrics)
   .annotate(OpenApi.Title, "Longhaul")
   .annotate(OpenApi.Version, "0.1.0")
+  .annotate(OpenApi.Transform, withoutIds)
   .annotate(
     OpenApi.Description,
     "Long, budgeted, crash-safe LLM batch runs. Money in nano-dollars unless a name says dollars."

@@ -13,7 +13,7 @@ import * as ExitCode from "./ExitCode.ts"
 import * as ServerConfig from "./ServerConfig.ts"
 
 const token = Config.option(Config.redacted("LONGHAUL_TOKEN"))
-const isLoopback = (host: string) => host === "localhost" || host === "::1" || /^127\./.test(host)
+const isLoopback = (host: string) => host === "localhost" || host === "::1" || /^127(\.\d{1,3}){3}$/.test(host)
 /** Bytes of a token that is made here, and characters that a given one must have: 128 bits. */
 const TOKEN_BYTES = 32
 const TOKEN_LENGTH = 22
@@ -41,6 +41,7 @@ export const serveCommand = Command.make(
       const config = yield* ServerConfig.load(file)
       const given = yield* Effect.orDie(token)
       yield* acceptable(given, host, config.tokens.length)
+      if (port < 0 || port > 65_535) return yield* notListening(`there is no port ${port}`)
       const made = Option.isNone(given) && config.tokens.length === 0
       const operator = made ? Option.some(Redacted.make(randomBytes(TOKEN_BYTES).toString("base64url"))) : given
       // Most commands serve nothing.
@@ -54,9 +55,11 @@ export const serveCommand = Command.make(
         }
         return yield* Effect.never
       })
-      return yield* Effect.provide(
-        serving,
-        Layer.provide(layer, Option.match(otlp, { onNone: () => Layer.empty, onSome: exporter }))
+      const observed = Option.match(otlp, { onNone: () => Layer.empty, onSome: exporter })
+      return yield* Effect.mapError(Effect.provide(serving, Layer.provide(layer, observed)), (error) =>
+        error._tag === "ServeError"
+          ? notListening(`cannot listen on ${host}, port ${port}: ${String(error.cause).replace("Error: ", "")}`)
+          : error
       )
     }).pipe(
       Effect.provide(Logger.replace(operatorLogger, Logger.withConsoleError(Logger.jsonLogger))),
@@ -80,6 +83,9 @@ const exporter = (baseUrl: string) =>
       ({ layer }) => layer({ baseUrl })
     )
   )
+
+const notListening = (message: string) =>
+  new InputError({ reason: "bad_option", message, fix: "take another --host or --port; port 0 is any that is free" })
 
 const acceptable = (token: Option.Option<Redacted.Redacted>, host: string, tokens: number) =>
   Effect.gen(function* () {

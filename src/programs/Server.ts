@@ -3,7 +3,8 @@
  *
  * @since 0.1.0
  */
-import { createServer } from "node:http"
+import { createServer, type Server } from "node:http"
+import type { Socket } from "node:net"
 import * as RateLimiter from "@effect/experimental/RateLimiter"
 import * as HttpApiBuilder from "@effect/platform/HttpApiBuilder"
 import * as HttpApiSwagger from "@effect/platform/HttpApiSwagger"
@@ -29,8 +30,55 @@ export interface ServerOptions {
 }
 
 /** How long a client may take for its headers and its request, and how many may be there, in milliseconds: half-open ones are closed within seconds. */
-const patience = { headersTimeout: 5_000, requestTimeout: 10_000, connectionsCheckingInterval: 1_000 }
-const MOST_CONNECTIONS = 256
+const patience = {
+  headersTimeout: 5_000,
+  requestTimeout: 8_000,
+  connectionsCheckingInterval: 1_000,
+  // Long, so that a request hardly ever meets the close of its idle connection.
+  keepAliveTimeout: 60_000
+}
+const MOST_CONNECTIONS = 1_024
+/** From so many on, those make room that have been waiting for this long, in milliseconds. */
+const CROWDED = 240
+const WAITED_MS = 1_000
+
+/** Connections that have asked nothing, or not all of it yet: when places run short, the oldest makes room, so that half-open ones cannot take the places of those that ask. */
+const makeRoom = (server: Server): void => {
+  const waiting = new Map<Socket, number>()
+  let open = 0
+  const waits = (socket: Socket) => {
+    waiting.delete(socket)
+    waiting.set(socket, performance.now())
+  }
+  server.on("connection", (socket) => {
+    open++
+    waits(socket)
+    socket.once("close", () => {
+      open--
+      waiting.delete(socket)
+    })
+    let crowd = open - CROWDED
+    for (const [other, since] of waiting) {
+      if (crowd-- <= 0 || performance.now() - since < WAITED_MS) break
+      other.destroy()
+    }
+  })
+  server.on("request", (request, response) => {
+    const { socket } = request
+    const hasBody = Number(request.headers["content-length"] ?? 0) > 0 || "transfer-encoding" in request.headers
+    if (hasBody) request.once("end", () => waiting.delete(socket))
+    else waiting.delete(socket)
+    response.once("finish", () => {
+      if (!socket.destroyed) waits(socket)
+    })
+  })
+}
+
+/** Offers to change the protocol are ignored: no web sockets here, and such a connection would have none of the limits. */
+const withoutUpgrades = (server: Server): void =>
+  void server.on("newListener", (event, listener) => {
+    if (event === "upgrade") process.nextTick(() => server.off("upgrade", listener))
+  })
 
 /**
  * The server. Gives `HttpServer`, which knows its address.
@@ -40,11 +88,22 @@ const MOST_CONNECTIONS = 256
 export const layer = ({ config, db, host, operator, port }: ServerOptions) => {
   const server = createServer(patience)
   server.maxConnections = MOST_CONNECTIONS
+  makeRoom(server)
+  withoutUpgrades(server)
   // Below its own close, which waits for every connection: a stream that is open would never end.
   const listening = Layer.scopedDiscard(
     Effect.addFinalizer(() => Effect.sync(() => server.closeAllConnections()))
   ).pipe(Layer.provideMerge(NodeHttpServer.layer(() => server, { port, host })))
-  return HttpApiBuilder.serve().pipe(
+  // First of all, while runs drain: who comes from then on is refused at once, and does not wait for an answer that cannot come.
+  const closing = Layer.scopedDiscard(
+    Effect.addFinalizer(() =>
+      Effect.sync(() => {
+        server.close()
+        server.closeIdleConnections()
+      })
+    )
+  )
+  const serving = HttpApiBuilder.serve().pipe(
     Layer.provide(ServerGuards.layer(config)),
     Layer.provide(HttpApiSwagger.layer({ path: "/docs" })),
     Layer.provide(HttpApiBuilder.middlewareOpenApi({ path: "/openapi.json" })),
@@ -57,6 +116,7 @@ export const layer = ({ config, db, host, operator, port }: ServerOptions) => {
     Layer.provide(NodeContext.layer),
     Layer.provideMerge(listening)
   )
+  return Layer.provideMerge(closing, serving)
 }
 
 /**

@@ -10,7 +10,7 @@ import * as HttpServerResponse from "@effect/platform/HttpServerResponse"
 import { Duration, Effect, Layer, Redacted } from "effect"
 import { Auth, Scope } from "./Api.ts"
 import { TooMany, Unauthorized } from "./ApiErrors.ts"
-import type { ServerConfig } from "./ServerConfig.ts"
+import { OPERATOR, type ServerConfig } from "./ServerConfig.ts"
 
 /** @since 0.1.0 */
 export interface AuthOptions {
@@ -32,7 +32,7 @@ export const layer = ({ operator, tokens }: AuthOptions): Layer.Layer<Auth> => {
     caller: { name, scopes: new Set(scopes), isOperator: false }
   }))
   if (operator !== undefined) {
-    const caller = { name: "operator", scopes: new Set(Scope.literals), isOperator: true }
+    const caller = { name: OPERATOR, scopes: new Set(Scope.literals), isOperator: true }
     known.push({ hash: sha256(Redacted.value(operator)), caller })
   }
   return Layer.succeed(

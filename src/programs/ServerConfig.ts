@@ -14,6 +14,9 @@ const Name = Schema.String.pipe(Schema.pattern(/^[A-Za-z0-9][A-Za-z0-9._-]{0,63}
 const Count = Schema.Int.pipe(Schema.positive())
 const orElse = <A, I>(schema: Schema.Schema<A, I>, value: A) => Schema.optionalWith(schema, { default: () => value })
 
+/** Who may do everything, under this name in records. @since 0.1.0 */
+export const OPERATOR = "operator"
+
 /**
  * `jobs`: modules by name, each with its provider. `sources`: as `--source`. Paths are relative to the file. `maxTotalUsd`: what all runs may cost together, over the life of the database. `maxActive`: runs at
  * once, a caller; `requestsPerMinute`: requests that change something, a caller. `tokens`: each is known by its SHA-256 in hex; a caller sees its own runs alone. `hosts`, `origins`: by which names the server may
@@ -41,7 +44,9 @@ export const ServerConfig = Schema.Struct({
   tokens: orElse(
     Schema.Array(
       Schema.Struct({
-        name: Name,
+        name: Name.pipe(
+          Schema.filter((name) => name !== OPERATOR || `${OPERATOR} is who has LONGHAUL_TOKEN: take another name`)
+        ),
         sha256: Schema.String.pipe(Schema.pattern(/^[0-9a-f]{64}$/)),
         scopes: orElse(Schema.Array(Scope), Scope.literals)
       })

@@ -5,11 +5,13 @@
  * @since 0.1.0
  */
 import { randomUUID } from "node:crypto"
+import type { IncomingMessage } from "node:http"
 import * as HttpApiBuilder from "@effect/platform/HttpApiBuilder"
 import * as HttpApp from "@effect/platform/HttpApp"
 import type * as HttpServerError from "@effect/platform/HttpServerError"
 import * as HttpServerRequest from "@effect/platform/HttpServerRequest"
 import * as HttpServerResponse from "@effect/platform/HttpServerResponse"
+import * as NodeHttpServerRequest from "@effect/platform-node/NodeHttpServerRequest"
 import { Cause, Effect, Option, Predicate } from "effect"
 import * as MonotonicTime from "../services/MonotonicTime.ts"
 
@@ -35,8 +37,21 @@ export const layer = (guards: Guards) =>
     Effect.gen(function* () {
       const request = yield* HttpServerRequest.HttpServerRequest
       yield* HttpApp.appendPreResponseHandler(yield* farewell)
-      const refused = yield* refusalOf(request, guards)
-      return refused ?? (yield* Effect.catchAllCause(app, failed))
+      const refused = refusalOf(request, guards)
+      if (refused !== undefined) return refused
+      const safely = Effect.catchAllCause(app, failed)
+      if (!hasBody(request)) return yield* safely
+      const body = yield* bodyOf(NodeHttpServerRequest.toIncomingMessage(request))
+      if (typeof body !== "string") return body
+      if (depthOf(body) > MOST_DEPTH) return error(400, "too_deep", `JSON may be ${MOST_DEPTH} deep`)
+      const json = parsed(body)
+      if (Option.isNone(json)) return error(400, "bad_json", "the body is not JSON")
+      // For whoever reads the body next.
+      const read: typeof request = Object.create(request, {
+        text: { value: Effect.succeed(body) },
+        json: { value: Effect.succeed(json.value) }
+      })
+      return yield* Effect.provideService(safely, HttpServerRequest.HttpServerRequest, read)
     })
   )
 
@@ -90,28 +105,47 @@ const isRequestError = (
   tag: HttpServerError.RequestError["_tag"] | HttpServerError.RouteNotFound["_tag"]
 ): boolean => Predicate.isTagged(failure, tag)
 
-const refusalOf = (request: HttpServerRequest.HttpServerRequest, { hosts, origins }: Guards) =>
-  Effect.gen(function* () {
-    const { host = "", origin } = request.headers
-    if (!isOurs(host, hosts)) return error(421, "wrong_host", "this server is not reached by that name")
-    const isOwn = origin === `http://${host}` || origin === `https://${host}`
-    if (origin !== undefined && !isOwn && !origins.includes(origin)) {
-      return error(403, "foreign_origin", "pages of other sites may not ask")
-    }
-    if (!isWellFormed(request.url)) return error(400, "bad_path", "the path is not well formed")
-    if (request.method === "GET" || request.method === "HEAD") return undefined
-    const length = Number(request.headers["content-length"] ?? 0)
-    const hasBody = length > 0 || request.headers["transfer-encoding"] !== undefined
-    if (length > MOST_BYTES) return error(413, "too_large", `a body may have ${MOST_BYTES} bytes`)
-    if (!hasBody) return undefined
-    if (!/^application\/json\s*(;|$)/i.test(request.headers["content-type"] ?? "")) {
-      return error(415, "not_json", "send application/json")
-    }
-    // It is kept for whoever reads the body next.
-    const body = yield* Effect.option(request.text)
-    if (Option.isNone(body)) return error(413, "too_large", `a body may have ${MOST_BYTES} bytes`)
-    return depthOf(body.value) > MOST_DEPTH ? error(400, "too_deep", `JSON may be ${MOST_DEPTH} deep`) : undefined
+const refusalOf = (request: HttpServerRequest.HttpServerRequest, { hosts, origins }: Guards) => {
+  const { host = "", origin } = request.headers
+  if (!isOurs(host, hosts)) return error(421, "wrong_host", "this server is not reached by that name")
+  const isOwn = origin === `http://${host}` || origin === `https://${host}`
+  if (origin !== undefined && !isOwn && !origins.includes(origin)) {
+    return error(403, "foreign_origin", "pages of other sites may not ask")
+  }
+  if (!isWellFormed(request.url)) return error(400, "bad_path", "the path is not well formed")
+  if (!hasBody(request)) return undefined
+  if (lengthOf(request) > MOST_BYTES) return tooLarge
+  return /^application\/json\s*(;|$)/i.test(request.headers["content-type"] ?? "")
+    ? undefined
+    : error(415, "not_json", "send application/json")
+}
+
+const lengthOf = ({ headers }: HttpServerRequest.HttpServerRequest) => Number(headers["content-length"] ?? 0)
+const hasBody = (request: HttpServerRequest.HttpServerRequest) =>
+  request.method !== "GET" &&
+  request.method !== "HEAD" &&
+  (lengthOf(request) > 0 || request.headers["transfer-encoding"] !== undefined)
+
+const tooLarge = error(413, "too_large", `a body may have ${MOST_BYTES} bytes`)
+
+/** Or what is answered: what is too much is read and thrown away, so that the client still hears why; one that is gone hears nothing, and is not waited for. */
+const bodyOf = (source: IncomingMessage): Effect.Effect<string | HttpServerResponse.HttpServerResponse> =>
+  Effect.async((resume) => {
+    let bytes = 0
+    const chunks: Array<Buffer> = []
+    const gone = () => resume(Effect.succeed(HttpServerResponse.empty({ status: 400 })))
+    source.on("data", (chunk: Buffer) => {
+      bytes += chunk.length
+      if (bytes <= MOST_BYTES) return void chunks.push(chunk)
+      chunks.length = 0
+      resume(Effect.succeed(tooLarge))
+    })
+    source.once("end", () => resume(Effect.succeed(Buffer.concat(chunks).toString())))
+    source.once("error", gone)
+    source.once("close", gone)
   })
+
+const parsed = Option.liftThrowable((text: string): unknown => JSON.parse(text))
 
 const local = /^(127\.0\.0\.1|\[::1\]|localhost)(:\d+)?$/i
 

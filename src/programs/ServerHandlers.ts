@@ -8,12 +8,13 @@ import * as HttpApiBuilder from "@effect/platform/HttpApiBuilder"
 import * as HttpApp from "@effect/platform/HttpApp"
 import * as HttpServerRequest from "@effect/platform/HttpServerRequest"
 import * as HttpServerResponse from "@effect/platform/HttpServerResponse"
+import * as NodeHttpServerRequest from "@effect/platform-node/NodeHttpServerRequest"
 import { Context, Effect, Either, Layer, Option, Schedule, Schema, Stream } from "effect"
 import { Checkpointer } from "../services/Checkpointer.ts"
 import type { InputError, RunRefused, StorageError } from "../services/Errors.ts"
 import { Journal } from "../services/Journal.ts"
 import { Api, Caller, type Page, type Scope } from "./Api.ts"
-import { Forbidden, NotFound, type TooMany, Unavailable } from "./ApiErrors.ts"
+import { Forbidden, NotFound, type TooMany, Unavailable, type Unprocessable } from "./ApiErrors.ts"
 import type { Row, Run } from "./ApiViews.ts"
 import type * as EventFeed from "./EventFeed.ts"
 import * as FailureGroups from "./FailureGroups.ts"
@@ -22,7 +23,7 @@ import * as Receipt from "./Receipt.ts"
 import * as Report from "./Report.ts"
 import * as RunExport from "./RunExport.ts"
 import * as ServerAuth from "./ServerAuth.ts"
-import { POOL, ServerRuns, served, toBeginError } from "./ServerRuns.ts"
+import { POOL, ServerRuns, served, toBeginError, within } from "./ServerRuns.ts"
 import * as Steering from "./Steering.ts"
 import * as Watch from "./Watch.ts"
 
@@ -49,7 +50,7 @@ const allowed = (runId: string, scope: Scope) =>
     yield* need(scope)
     const caller = yield* Caller
     const runs = yield* ServerRuns
-    const refused = runs.refused(runId)
+    const refused = runs.refused(runId, caller)
     const book = yield* Effect.mapError(readable(Report.bookOf(runId)), (error) =>
       error._tag === "NotFound" && refused !== undefined ? new NotFound({ code: "bad_input", message: refused }) : error
     )
@@ -81,17 +82,20 @@ const retryAfter = ({ retryAfterSeconds }: TooMany) =>
 
 const viewOf = (runId: string): Effect.Effect<Run, NotFound | Unavailable, Journal | ServerRuns> =>
   Effect.gen(function* () {
-    const { worker: _, ...sight } = yield* readable(Watch.look(runId))
-    const live = (yield* ServerRuns).working(runId)
+    const { plain, working } = yield* ServerRuns
+    const { worker: _, ...look } = yield* readable(Watch.look(runId))
+    const sight = { ...look, reason: plain(look.reason) }
+    const live = working(runId)
     if (live === undefined) {
       return { ...sight, phase: "idle", allowed: 0, rowsPerSecond: null, secondsLeft: null }
     }
-    const { allowed, phase, working } = yield* live.handle.progress
+    const progress = yield* live.handle.progress
+    const { allowed, phase } = progress
     const rate = live.rate()
     return {
       ...sight,
       phase,
-      working,
+      working: progress.working,
       allowed,
       rowsPerSecond: rate,
       secondsLeft: sight.pending === 0 ? 0 : rate > 0 ? Math.ceil(sight.pending / rate) : null
@@ -151,7 +155,11 @@ const runs = HttpApiBuilder.group(Api, "runs", (handlers) =>
       Effect.zipRight(allowed(runId, "read"), readable(FailureGroups.groups(runId)))
     )
     .handle("receipt", ({ path: { runId } }) =>
-      Effect.zipRight(allowed(runId, "read"), readable(Receipt.receipt(runId)))
+      Effect.gen(function* () {
+        yield* allowed(runId, "read")
+        const receipt = yield* readable(Receipt.receipt(runId))
+        return { ...receipt, reason: (yield* ServerRuns).plain(receipt.reason) }
+      })
     )
     .handle("checkpoints", ({ path: { runId } }) => Effect.zipRight(allowed(runId, "read"), checkpointsOf(runId)))
     .handleRaw("export", ({ path: { runId }, urlParams }) =>
@@ -251,22 +259,27 @@ const exported = (runId: string, jobName: string | undefined, format: keyof type
   })
 
 const encodeRun = (view: Run) => JSON.stringify(view)
-const textOf = ({ data, n, name }: EventFeed.Entry) => `${n > 0 ? `id: ${n}\n` : ""}event: ${name}\ndata: ${data}\n\n`
+const textOf = ({ data, name }: EventFeed.Entry, id?: string) =>
+  `${id === undefined ? "" : `id: ${id}\n`}event: ${name}\ndata: ${data}\n\n`
 
-/** A listener is told that the line lives, in milliseconds. */
+/** A listener is told that the line lives, and one that takes nothing is let go, in milliseconds. */
 const BEAT_MS = 10_000
+const SILENCE_MS = 60_000
 
 const eventsOf = (runId: string) =>
   Effect.gen(function* () {
     const context = yield* Effect.context<Journal | ServerRuns>()
-    const { headers } = yield* HttpServerRequest.HttpServerRequest
+    const request = yield* HttpServerRequest.HttpServerRequest
+    const { headers } = request
     const live = Context.get(context, ServerRuns).working(runId)
     const snapshot = (n: number, name: string) =>
       Effect.map(viewOf(runId), (view): EventFeed.Entry => ({ n, name, data: encodeRun(view) }))
-    const seen = Number(headers["last-event-id"] ?? Number.NaN)
-    const entries = live === undefined ? watched(runId) : heard(live.feed, seen, snapshot)
+    const seen = headers["last-event-id"] || undefined
+    const entries = live === undefined ? watched(runId, seen) : heard(live.feed, seen, snapshot)
     const beats = Stream.schedule(Stream.repeatValue(": alive\n\n"), Schedule.spaced(BEAT_MS))
-    const lines = Stream.merge(Stream.map(entries, textOf), beats, { haltStrategy: "left" })
+    const lines = Stream.merge(entries, beats, { haltStrategy: "left" })
+    // Who does not read any more is let go: the line would else be full for ever.
+    NodeHttpServerRequest.toIncomingMessage(request).socket.setTimeout(SILENCE_MS)
     return HttpServerResponse.stream(
       lines.pipe(
         Stream.provideContext(context),
@@ -280,23 +293,34 @@ const eventsOf = (runId: string) =>
 /** A run that this server works on. Who comes anew gets where it is, and what happens from then on. */
 const heard = <E, R>(
   feed: EventFeed.EventFeed,
-  seen: number,
+  seen: string | undefined,
   snapshot: (n: number, name: string) => Effect.Effect<EventFeed.Entry, E, R>
 ) => {
-  const gap = Effect.suspend(() => snapshot(feed.latest(), "gap"))
-  if (Number.isSafeInteger(seen)) return feed.after(seen, gap)
+  const gap = (n: number) => snapshot(n, "gap")
   const latest = feed.latest()
-  return Stream.concat(Stream.fromEffect(snapshot(latest, "snapshot")), feed.after(latest, gap))
+  const entries =
+    seen === undefined
+      ? Stream.concat(Stream.fromEffect(snapshot(latest, "snapshot")), feed.after(latest, gap))
+      : feed.after(feed.numberOf(seen), gap)
+  return Stream.map(entries, (entry) => textOf(entry, feed.idOf(entry.n)))
 }
 
-/** A run that another process works on, or nobody: a look each second, for as long as it may go on. */
-const watched = (runId: string) =>
-  Stream.concat(
-    Stream.fromEffect(viewOf(runId)),
-    Stream.mapEffect(Stream.drop(Watch.watch(runId, { everyMs: 1_000 }), 1), () => viewOf(runId))
-  ).pipe(Stream.map((view): EventFeed.Entry => ({ n: 0, name: "snapshot", data: encodeRun(view) })))
+/** A run that another process works on, or nobody: a look each second, for as long as it may go on. Who has `seen` events has missed some. */
+const watched = (runId: string, seen: string | undefined) => {
+  const looks = Stream.mapEffect(Stream.drop(Watch.watch(runId, { everyMs: 1_000 }), 1), () => viewOf(runId))
+  const lookOf = (name: string) => (view: Run) => textOf({ n: 0, name, data: encodeRun(view) })
+  return Stream.concat(
+    Stream.map(Stream.fromEffect(viewOf(runId)), lookOf(seen === undefined ? "snapshot" : "gap")),
+    Stream.map(looks, lookOf("snapshot"))
+  )
+}
 
-const steer = (runId: string, order: (runId: string, options: Steering.SteerOptions) => Steering.Steered) =>
+type Order = (
+  runId: string,
+  options: Steering.SteerOptions
+) => Effect.Effect<Report.Totals, Unprocessable | RunRefused | StorageError, Journal | ServerRuns>
+
+const steer = (runId: string, order: Order) =>
   changing(
     Effect.gen(function* () {
       yield* allowed(runId, "steer")
@@ -321,7 +345,7 @@ const steering = HttpApiBuilder.group(Api, "steering", (handlers) =>
       changing(
         Effect.gen(function* () {
           yield* allowed(runId, "run")
-          yield* (yield* ServerRuns).resume(runId)
+          yield* Effect.tapErrorTag((yield* ServerRuns).resume(runId), "TooMany", retryAfter)
           return yield* viewOf(runId)
         })
       )
@@ -329,7 +353,10 @@ const steering = HttpApiBuilder.group(Api, "steering", (handlers) =>
     .handle("limits", ({ path: { runId }, payload }) =>
       steer(runId, (id, options) => {
         const { budget, concurrency, ...rest } = payload
-        return Steering.set(id, { maxCostUsd: budget, maxConcurrency: concurrency, ...rest }, options)
+        const limits = { maxCostUsd: budget, maxConcurrency: concurrency, ...rest }
+        return Effect.flatMap(ServerRuns, ({ config }) =>
+          Effect.zipRight(within(config, payload), Steering.set(id, limits, options))
+        )
       })
     )
     .handle("requeue", ({ path: { runId }, payload: { rows } }) =>

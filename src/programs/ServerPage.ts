@@ -26,9 +26,12 @@ export const layer = HttpApiBuilder.Router.use((router) =>
   Effect.forEach(Object.entries(files), ([path, file]) =>
     router.get(
       path === "/" ? "/" : `/${path.slice(1)}`,
-      HttpServerResponse.file(fileURLToPath(new URL(`./page/${file}`, import.meta.url)), {
-        headers: { "content-type": typeOf(file), "content-security-policy": policy }
-      })
+      Effect.orElse(
+        HttpServerResponse.file(fileURLToPath(new URL(`./page/${file}`, import.meta.url)), {
+          headers: { "content-type": typeOf(file), "content-security-policy": policy }
+        }),
+        () => HttpServerResponse.text("the page is not part of this build", { status: 404 })
+      )
     )
   )
 )

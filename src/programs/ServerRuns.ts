@@ -21,12 +21,12 @@ import {
 } from "effect"
 import * as Budget from "../services/Budget.ts"
 import type { Checkpointer } from "../services/Checkpointer.ts"
-import type { InputError, RunRefused, StorageError } from "../services/Errors.ts"
+import type { InputError, RunRefused, StopReason, StorageError } from "../services/Errors.ts"
 import * as Identity from "../services/Identity.ts"
 import { Journal } from "../services/Journal.ts"
 import type { LLM } from "../services/LLM.ts"
 import type { Store } from "../services/Store.ts"
-import type { Enrich } from "./Api.ts"
+import type { Caller, Enrich } from "./Api.ts"
 import { Conflict, NotFound, TooMany, Unavailable, Unprocessable } from "./ApiErrors.ts"
 import * as Enrichment from "./Enrichment.ts"
 import * as EventFeed from "./EventFeed.ts"
@@ -62,8 +62,10 @@ export interface ServerRunsShape {
   readonly resume: (runId: string) => Effect.Effect<void, BeginError>
   readonly working: (runId: string) => Working | undefined
   readonly active: () => number
-  /** Why a run that was begun here is not in the database: its rows could not be listed. */
-  readonly refused: (runId: string) => string | undefined
+  /** Why a run that this caller began here is not in the database: its rows could not be listed. */
+  readonly refused: (runId: string, caller: Context.Tag.Service<Caller>) => string | undefined
+  /** Why a run is suspended, without a path of this machine. */
+  readonly plain: (reason: StopReason | null) => StopReason | null
   readonly job: (name: string) => Job<unknown, unknown> | undefined
 }
 
@@ -91,14 +93,49 @@ interface Prepared {
 const make = (config: ServerConfig) =>
   Effect.gen(function* () {
     const services = yield* Effect.context<Journal | Store | Checkpointer>()
-    const { reads } = Context.get(services, Journal)
+    const { location, reads } = Context.get(services, Journal)
+    const hide = hiding(config, location)
+    const failed = (error: Parameters<typeof toBeginError>[0]) => toBeginError(error, hide)
     // All drain at once.
     const scope = yield* Effect.flatMap(Effect.scope, (outer) => Scope.fork(outer, ExecutionStrategy.parallel))
     const jobs = yield* prepared(config)
     const working = new Map<string, Working>()
-    const begun = new Map<string, Deferred.Deferred<string, BeginError>>()
+    const begun = new Map<string, Deferred.Deferred<void, BeginError>>()
     const callers = new Map<string, string>()
-    const refused = new Map<string, string>()
+    /** Runs that are over, and not yet given back. */
+    const leaving = new Map<string, Deferred.Deferred<void>>()
+    const refused = new Map<string, { readonly caller: string; readonly message: string }>()
+
+    /**
+     * Of those that begin or resume the same run at the same time the first does it, and all get its end. It is a fiber of the server's: who asked may hang up, and what is forked in it can be interrupted
+     * when the server stops.
+     */
+    const once = (runId: string, work: Effect.Effect<void, BeginError>): Effect.Effect<void, BeginError> =>
+      Effect.uninterruptibleMask((restore) =>
+        Effect.suspend(() => {
+          const before = begun.get(runId)
+          if (before !== undefined) return restore(Deferred.await(before))
+          const done = Deferred.unsafeMake<void, BeginError>(FiberId.none)
+          begun.set(runId, done)
+          return Effect.flatMap(Effect.forkIn(Effect.interruptible(work), scope), (fiber) => {
+            fiber.addObserver((exit) => {
+              begun.delete(runId)
+              Deferred.unsafeDone(done, Exit.isInterrupted(exit) ? Exit.fail(stopping) : exit)
+            })
+            return restore(Deferred.await(done))
+          })
+        })
+      )
+
+    /** A place among the caller's active runs, kept if the work succeeds. */
+    const counted = (runId: string, caller: string, work: Effect.Effect<void, BeginError>) =>
+      Effect.suspend((): Effect.Effect<void, BeginError> => {
+        if ([...callers.values()].filter((name) => name === caller).length >= config.maxActive) {
+          return tooManyRuns(config.maxActive)
+        }
+        callers.set(runId, caller)
+        return Effect.onError(work, () => Effect.sync(() => callers.delete(runId)))
+      })
 
     /** Starts or resumes, and keeps the run until it ends. */
     const launch = (
@@ -118,20 +155,20 @@ const make = (config: ServerConfig) =>
           spans: true,
           settings: yield* Effect.orDie(Schema.encode(JobSettings.SettingsJson)(settings))
         }).pipe(
+          // Innermost: the services below are a whole context, which has the server's scope.
+          Scope.extend(own),
           Effect.provideService(
             Budget.Budget,
             Budget.make({ ...budget, pool: { id: POOL, maxCostUsd: config.maxTotalUsd } })
           ),
           Effect.provide(found.llm),
           Effect.provide(services),
-          Scope.extend(own),
           Effect.onError(() => Scope.close(own, Exit.void))
         )
         const rateAt = ProgressLine.recentRate()
         let rate = 0
-        const feed = EventFeed.make()
+        const feed = EventFeed.make(yield* Effect.sync(() => crypto.randomUUID().slice(0, 8)))
         working.set(runId, { handle, feed, rate: () => rate })
-        callers.set(runId, settings.server.caller)
         refused.delete(runId)
         const tick = Effect.gen(function* () {
           const snapshot = yield* handle.progress
@@ -141,81 +178,85 @@ const make = (config: ServerConfig) =>
           })
           feed.append("Progress", EventLine.progress(snapshot, rate))
         })
-        const telling = Stream.runForEach(handle.events, (event) =>
-          Effect.sync(() => feed.append(event._tag, EventLine.event(event)))
+        const telling = yield* Effect.forkIn(
+          Stream.runForEach(handle.events, (event) =>
+            Effect.sync(() => feed.append(event._tag, hide(EventLine.event(event))))
+          ),
+          own
         )
         const ended = handle.await.pipe(
+          // Its last events are told before the feed ends.
+          Effect.onExit((exit) => (Exit.isInterrupted(exit) ? Effect.void : Fiber.await(telling))),
           Effect.matchEffect({
             onFailure: (error) =>
               Effect.zipRight(
                 Effect.logError(`run ${runId} stopped: ${error.message}`),
                 Effect.sync(() => {
-                  feed.append("Failed", JSON.stringify({ _tag: "Failed", message: error.message }))
-                  remember(refused, runId, error.message)
+                  const { message } = failed(error)
+                  feed.append("Failed", JSON.stringify({ _tag: "Failed", message }))
+                  remember(refused, runId, { caller: settings.server.caller, message })
                 })
               ),
             onSuccess: ({ reason, status }) => Effect.logInfo(`run ${runId} ended: ${reason?.message ?? status}`)
           }),
           Effect.ensuring(
             Effect.suspend(() => {
+              const left = Deferred.unsafeMake<void>(FiberId.none)
+              leaving.set(runId, left)
               working.delete(runId)
               callers.delete(runId)
               feed.end()
-              return Scope.close(own, Exit.void)
+              return Effect.ensuring(
+                Scope.close(own, Exit.void),
+                Effect.sync(() => {
+                  leaving.delete(runId)
+                  Deferred.unsafeDone(left, Effect.void)
+                })
+              )
             })
           )
         )
         yield* Effect.forkIn(Effect.repeat(Effect.delay(tick, "1 second"), { until: () => false }), own)
-        yield* Effect.forkIn(telling, own)
         yield* Effect.forkIn(ended, scope)
         yield* Effect.logInfo(`run ${runId} begins`)
-      }).pipe(Effect.mapError(toBeginError))
-
-    const activeOf = (caller: string) => [...callers.values()].filter((name) => name === caller).length
+      }).pipe(Effect.mapError(failed))
 
     const begin: ServerRunsShape["begin"] = (caller, asked, key) =>
       Effect.gen(function* () {
         const settings = yield* settingsOf(config, jobs, caller, asked)
         const { job } = settings.server
-        const named = key === undefined ? yield* newRunId(job) : yield* keyedRunId(job, caller, key)
-        const found = yield* Effect.mapError(reads.book(named), toBeginError)
-        const known = found === undefined ? undefined : yield* served(found.settings)
-        if (known !== undefined) return known.server.hash === settings.server.hash ? named : yield* otherRequest
-        const before = begun.get(named)
-        if (before !== undefined) {
-          yield* Deferred.await(before)
-          const now = yield* Effect.mapError(reads.book(named), toBeginError)
-          const same = now === undefined ? undefined : yield* served(now.settings)
-          return same?.server.hash === settings.server.hash ? named : yield* otherRequest
-        }
-        if (activeOf(caller) >= config.maxActive) return yield* tooManyRuns(config.maxActive)
-        const done = Deferred.unsafeMake<string, BeginError>(FiberId.none)
-        begun.set(named, done)
-        callers.set(named, caller)
-        const { budget, canary, concurrency, maxCalls, requestsPerMinute, tokensPerMinute } = asked
-        const limits = { maxCostUsd: budget, maxConcurrency: concurrency, maxCalls, requestsPerMinute, tokensPerMinute }
-        const launching = launch(settings, named, limits, canary).pipe(
-          Effect.as(named),
-          Effect.onExit((exit) =>
-            Effect.sync(() => {
-              if (Exit.isFailure(exit)) callers.delete(named)
-              begun.delete(named)
-              Deferred.unsafeDone(done, Exit.isInterrupted(exit) ? Exit.fail(stopping) : exit)
-            })
-          )
+        const named = key === undefined ? yield* newRunId(job) : yield* keyedRunId(caller, key)
+        const { budget, canary, maxCalls, requestsPerMinute, tokensPerMinute } = asked
+        const maxConcurrency = asked.concurrency ?? Math.min(8, config.maxConcurrency)
+        const limits = { maxCostUsd: budget, maxConcurrency, maxCalls, requestsPerMinute, tokensPerMinute }
+        const book = Effect.mapError(reads.book(named), failed)
+        const fresh = counted(named, caller, launch(settings, named, limits, canary))
+        yield* once(
+          named,
+          Effect.flatMap(book, (found) => (found === undefined ? fresh : Effect.void))
         )
-        // Who asked may hang up: the run begins all the same, and the key finds it.
-        yield* Effect.forkIn(launching, scope)
-        return yield* Deferred.await(done)
+        const found = yield* book
+        // Its rows could not be listed, and it is gone already: who asks about it is told why.
+        if (found === undefined) return named
+        const known = yield* served(found.settings)
+        return known?.server.hash === settings.server.hash ? named : yield* otherRequest
       })
 
     const resume: ServerRunsShape["resume"] = (runId) =>
       Effect.gen(function* () {
-        if (working.has(runId) || begun.has(runId)) return
-        const book = yield* Effect.mapError(Effect.provide(Report.bookOf(runId), services), toBeginError)
+        if (working.has(runId)) return
+        const book = yield* Effect.mapError(Effect.provide(Report.bookOf(runId), services), failed)
         const settings = yield* served(book.settings)
         if (settings === undefined) return yield* notServed(runId)
-        yield* Effect.flatMap(Effect.forkIn(launch(settings, runId, {}, undefined), scope), Fiber.join)
+        const again = counted(runId, settings.server.caller, launch(settings, runId, {}, undefined))
+        yield* once(
+          runId,
+          Effect.suspend(() => {
+            if (working.has(runId)) return Effect.void
+            const left = leaving.get(runId)
+            return left === undefined ? again : Effect.zipRight(Deferred.await(left), again)
+          })
+        )
       })
 
     return ServerRuns.of({
@@ -224,7 +265,11 @@ const make = (config: ServerConfig) =>
       resume,
       working: (runId) => working.get(runId),
       active: () => working.size,
-      refused: (runId) => refused.get(runId),
+      refused: (runId, { isOperator, name }) => {
+        const found = refused.get(runId)
+        return isOperator || found?.caller === name ? found?.message : undefined
+      },
+      plain: (reason) => (reason === null ? null : { ...reason, message: hide(reason.message) }),
       job: (name) => jobs.get(name)?.job
     })
   })
@@ -286,33 +331,57 @@ const settingsOf = (
     if (source === undefined) {
       return yield* unprocessable("bad_source", `name one of the sources: ${Object.keys(config.sources).join(", ")}`)
     }
-    const most = config.maxRunUsd ?? config.maxTotalUsd
-    if (asked.budget > most) {
-      return yield* unprocessable("bad_limit", `a run may cost at most $${most} here, not $${asked.budget}`)
-    }
-    if ((asked.concurrency ?? 8) > config.maxConcurrency) {
-      return yield* unprocessable("bad_limit", `a run may have ${config.maxConcurrency} calls in flight here`)
-    }
+    yield* within(config, asked)
     const hash = yield* Effect.orDie(Identity.stableHash({ ...asked, job }, 32))
     const { file, llm, model, profile, timeout } = configured
     return { job: file, source, llm, model, profile, timeout, server: { caller, job, source: asked.source, hash } }
   })
 
-const keyedRunId = (job: string, caller: string, key: string) =>
-  Effect.map(Effect.orDie(Identity.stableHash({ caller, key }, 16)), (hash) => `${job}-${hash}`)
+/**
+ * That no more is asked for than a run may have here.
+ *
+ * @since 0.1.0
+ */
+export const within = (
+  { maxConcurrency, maxRunUsd, maxTotalUsd }: ServerConfig,
+  { budget = 0, concurrency = 0 }: { readonly budget?: number | undefined; readonly concurrency?: number | undefined }
+): Effect.Effect<void, Unprocessable> => {
+  const most = maxRunUsd ?? maxTotalUsd
+  if (budget > most) return unprocessable("bad_limit", `a run may cost at most $${most} here, not $${budget}`)
+  return concurrency > maxConcurrency
+    ? unprocessable("bad_limit", `a run may have ${maxConcurrency} calls in flight here`)
+    : Effect.void
+}
+
+/** Of the caller and the key alone: with another job in it too the request is another one, and is refused. */
+const keyedRunId = (caller: string, key: string) =>
+  Effect.map(Effect.orDie(Identity.stableHash({ caller, key }, 16)), (hash) => `run-${hash}`)
 
 const newRunId = (job: string) =>
   Effect.gen(function* () {
     const now = yield* Clock.currentTimeMillis
-    const random = yield* Effect.sync(() => crypto.randomUUID().slice(0, 8))
+    const random = yield* Effect.sync(() => crypto.randomUUID().replaceAll("-", "").slice(0, 16))
     return `${job}-${new Date(now).toISOString().slice(0, 10)}-${random}`
   })
 
 const MOST_REFUSED = 1_000
-const remember = (refused: Map<string, string>, runId: string, message: string) => {
+const remember = <A>(refused: Map<string, A>, runId: string, what: A) => {
   const [first] = refused.keys()
   if (refused.size >= MOST_REFUSED && first !== undefined) refused.delete(first)
-  refused.set(runId, message)
+  refused.set(runId, what)
+}
+
+/** Where files lie is this machine's matter: a caller knows them by their names in the configuration. */
+const hiding = ({ jobs, sources }: ServerConfig, database: string) => {
+  const pathOf = (source: string) => source.replace(/^sqlite:/, "").split("#")[0] ?? ""
+  const paths = [
+    [database, "the database"] as const,
+    ...Object.entries(jobs).map(([name, { file }]) => [file, `job ${name}`] as const),
+    ...Object.entries(sources).map(([name, source]) => [pathOf(source), `source ${name}`] as const)
+  ]
+    .filter(([path]) => path !== "")
+    .sort(([a], [b]) => b.length - a.length)
+  return (text: string): string => paths.reduce((said, [path, name]) => said.replaceAll(path, name), text)
 }
 
 /**
@@ -321,15 +390,16 @@ const remember = (refused: Map<string, string>, runId: string, message: string) 
  * @since 0.1.0
  */
 export const toBeginError = (
-  error: BeginError | RunRefused | InputError | StorageError | WorkflowError
+  error: BeginError | RunRefused | InputError | StorageError | WorkflowError,
+  hide: (text: string) => string = (text) => text
 ): BeginError => {
   switch (error._tag) {
     case "WorkflowError":
-      return new Unprocessable({ code: "bad_job", message: error.message })
+      return new Unprocessable({ code: "bad_job", message: hide(error.message) })
     case "StorageError":
       return new Unavailable({ code: error.reason, message: "the database refuses; the server's log says why" })
     case "InputError":
-      return new Unprocessable({ code: error.reason, message: error.message })
+      return new Unprocessable({ code: error.reason, message: hide(error.message) })
     case "RunRefused":
       return refusedBy(error)
     default:
@@ -342,6 +412,8 @@ const refusedBy = ({ message, reason }: RunRefused): BeginError => {
     case "not_found":
       return new NotFound({ code: reason, message: "there is no such run" })
     case "busy":
+      // Which process on which machine is no caller's matter.
+      return new Conflict({ code: reason, message: "another process works on this run" })
     case "cancelled":
     case "done":
     case "drift":

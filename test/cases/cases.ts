@@ -40,7 +40,8 @@ const covered: ReadonlySet<string> = new Set([
   "empty-input",
   "process-signals",
   "injection",
-  "cli-output"
+  "cli-output",
+  "http-api"
 ])
 
 const Index = Schema.Array(Schema.Struct({ id: Schema.String, slug: Schema.String, kind: Schema.String }))

@@ -21,7 +21,7 @@ describe.skipIf(path === undefined)("the page, in a browser (skipped without a c
   let browser: Browser
 
   beforeAll(async () => {
-    served = await serve({ vendors: ROWS, others: ROWS })
+    served = await serve({ vendors: ROWS, others: ROWS, few: 400 })
     browser = await browse(path ?? "")
   })
   afterAll(async () => {
@@ -125,6 +125,7 @@ describe.skipIf(path === undefined)("the page, in a browser (skipped without a c
 
     await tabTo(page, "Limits…")
     await key("Enter")
+    await page.getByRole("dialog", { name: "Limits" }).waitFor()
     await tabTo(page, "Workers")
     await key("Control+a")
     await page.keyboard.type("5")
@@ -161,6 +162,41 @@ describe.skipIf(path === undefined)("the page, in a browser (skipped without a c
     await tabTo(page, "Receipt")
     await key("Enter")
     await page.getByText("Digest, the same for any order of settlement").waitFor()
+    assert.deepStrictEqual(errors, [])
+    await context.close()
+  })
+
+  it("shows what a canary found, also to who comes later; approves, stops at the cap, and goes on with a higher one", async () => {
+    const { context, errors, page } = await opened()
+    await page.goto(`${served.url}/#token=${token}`)
+    await page.getByRole("link", { name: "Begin a run" }).click()
+    await page.getByLabel("Source").selectOption("few")
+    await page.getByLabel("Budget, US dollars").fill("0.005")
+    await page.getByLabel("Canary rows").fill("100")
+    await page.getByRole("button", { name: "Begin the run" }).click()
+    await page.getByText("Paused by its canary.").waitFor()
+    await page.reload()
+    const canary = page.getByRole("region", { name: "Canary" })
+    await canary.getByText("100 of 400 rows").waitFor()
+    await canary.getByText(/the run may cost .* more than its cap of \$0.005/).waitFor()
+
+    await page.getByRole("button", { name: "Approve" }).click()
+    await badge(page, "Suspended").waitFor()
+    await page.locator(".note", { hasText: "the cap of $0.005 is reached" }).waitFor()
+    await page.getByRole("button", { name: "Limits…" }).click()
+    await page.getByLabel("Cap, US dollars").fill("0.0001")
+    await page.getByRole("button", { name: "Set them" }).click()
+    // Less than is counted already: refused where it was asked.
+    await page.getByRole("dialog").getByRole("alert").waitFor()
+    assert.lengthOf(errors.splice(0), 1)
+    await page.getByLabel("Cap, US dollars").fill("1")
+    await page.getByRole("button", { name: "Set them" }).click()
+    await page.getByText("cap $1.00").waitFor()
+    await page.getByRole("button", { name: "Resume" }).click()
+    await page
+      .locator(".run-heading .badge", { hasText: /^(Done|Complete, with failures)$/ })
+      .waitFor({ timeout: 120_000 })
+    assert.strictEqual(await endedOf(page), 400)
     assert.deepStrictEqual(errors, [])
     await context.close()
   })

@@ -173,6 +173,20 @@ export const follow = async (runId: string, follower: Follower, signal: AbortSig
   }
 }
 
+const RECALL_MS = 5_000
+
+/** An event that happened before this page looked, if the server still has it. @since 0.1.0 */
+export const recall = async (runId: string, name: string, signal: AbortSignal): Promise<ServerEvent | undefined> => {
+  const own = new AbortController()
+  const found: Array<ServerEvent> = []
+  const until = AbortSignal.any([signal, own.signal, AbortSignal.timeout(RECALL_MS)])
+  await listen(runId, "0", until, (event) => {
+    if (event.name === name) found.push(event)
+    if (event.name === name || event.name === "gap" || event.name === "snapshot") own.abort()
+  }).catch(() => undefined)
+  return found[0]
+}
+
 const listen = async (runId: string, last: string, outer: AbortSignal, on: (event: ServerEvent) => void) => {
   const silence = new AbortController()
   const signal = AbortSignal.any([outer, silence.signal])

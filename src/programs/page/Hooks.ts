@@ -4,9 +4,9 @@
  * @since 0.1.0
  */
 import { useCallback, useEffect, useReducer, useRef, useState } from "preact/hooks"
-import { ask, follow, type Line, Refusal, type Run, runPath } from "./Client.ts"
+import { ask, follow, type Line, Refusal, type Run, recall, runPath } from "./Client.ts"
 import type { ServerEvent } from "./EventStream.ts"
-import { heard, nothing, type RunState, viewed } from "./RunState.ts"
+import { heard, nothing, type RunState, recalled, viewed } from "./RunState.ts"
 
 /** Where the page is: `#/runs/<id>/rows?end=failed`. @since 0.1.0 */
 export interface Place {
@@ -119,9 +119,10 @@ export interface Following extends RunState {
 /** What was seen of a run in this tab, so that who comes back to it finds its last minutes. */
 const known = new Map<string, RunState>()
 
-type Change = { readonly run: Run } | { readonly event: ServerEvent }
+type Change = { readonly run: Run } | { readonly event: ServerEvent } | { readonly recalled: ServerEvent }
 
 const changed = (state: RunState, change: Change): RunState => {
+  if ("recalled" in change) return recalled(state, change.recalled)
   return "run" in change ? viewed(state, change.run) : heard(state, change.event, Date.now())
 }
 
@@ -176,6 +177,17 @@ export const useRun = (runId: string): Following => {
     }, everyMs)
     return () => clearInterval(timer)
   }, [line, look])
+
+  // A page that is opened while a run waits for its canary's approval shows what it found.
+  const waits = state.run?.paused?.by === "canary" && state.run.phase !== "idle" && state.canary === undefined
+  useEffect(() => {
+    if (!waits) return
+    const abort = new AbortController()
+    recall(runId, "Canary", abort.signal).then((event) => {
+      if (event !== undefined) change({ recalled: event })
+    })
+    return () => abort.abort()
+  }, [runId, waits])
 
   const took = useCallback((run: Run) => {
     change({ run })

@@ -4,7 +4,7 @@
  * @since 0.1.0
  */
 import type { ComponentChildren } from "preact"
-import { useEffect, useId, useRef } from "preact/hooks"
+import { useId, useLayoutEffect, useRef } from "preact/hooks"
 import type { Refusal, Run } from "./Client.ts"
 import { money, percent, type State, state } from "./Format.ts"
 
@@ -146,7 +146,8 @@ export const Dialog = ({
 }) => {
   const ref = useRef<HTMLDialogElement>(null)
   const id = useId()
-  useEffect(() => {
+  // Before anything else can be pressed.
+  useLayoutEffect(() => {
     const dialog = ref.current
     dialog?.showModal()
     // Closed before it goes: only then can what lies below it have the focus again.

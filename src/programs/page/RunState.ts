@@ -3,8 +3,9 @@
  *
  * @since 0.1.0
  */
+
+import type { Run } from "../ApiViews.ts"
 import type { CanaryReport, RunEvent, Snapshot } from "../Enrichment.ts"
-import type { Run } from "./Client.ts"
 import type { ServerEvent } from "./EventStream.ts"
 import { count, ended, many, money, span } from "./Format.ts"
 
@@ -80,6 +81,12 @@ export const heard = (state: RunState, { data, name }: ServerEvent, at: number):
   const logged = withLog(state, told._tag, wordsOf(told), at)
   if (told._tag === "Canary") return { ...logged, canary: told.report }
   return told._tag === "Finished" || told._tag === "Failed" ? { ...logged, isOver: true } : logged
+}
+
+/** The state with a canary's report that came before this page looked. @since 0.1.0 */
+export const recalled = (state: RunState, { data }: ServerEvent): RunState => {
+  const told: Told = JSON.parse(data)
+  return told._tag === "Canary" ? { ...state, canary: told.report } : state
 }
 
 const moved = (state: RunState, before: Run, progress: Progress, at: number): RunState => {
