@@ -21,7 +21,7 @@ import { fileURLToPath } from "node:url"
 import { Effect, Stream } from "effect"
 import { vendors } from "../../examples/vendors/generate.ts"
 import * as Export from "../../src/layers/Export.ts"
-import { type Step, steps } from "./steps.ts"
+import { type Step, steps, variants } from "./steps.ts"
 import { type Terminals, terminals } from "./terminal.ts"
 
 const root = fileURLToPath(new URL("../../", import.meta.url))
@@ -138,13 +138,16 @@ command. \`npm run docs:capture\` makes this page anew: names of machines, proce
 
 const marked = (name: string) => `<!-- ${name} -->`
 
+const pictured = ({ name, title }: Step, size: string, width: number): string =>
+  `<picture><source media="(prefers-color-scheme: dark)" srcset="walk/${name}-${size}-dark.png"><img alt="${title}" src="walk/${name}-${size}-light.png" width="${width}"></picture>`
+
 const render = (seen: ReadonlyMap<string, string>): string =>
   `${[
     head,
     ...steps.map((step) => {
       const picture =
         step.kind === "screenshot"
-          ? `![${step.title}](walk/${step.name}.png)`
+          ? `${pictured(step, "desktop", 760)}\n${pictured(step, "phone", 260)}`
           : `\`\`\`console\n${seen.get(step.name) ?? ""}\n\`\`\``
       return `## ${step.title}\n\n${step.prose}\n\n${marked(step.name)}\n${picture}\n`
     })
@@ -153,9 +156,13 @@ const render = (seen: ReadonlyMap<string, string>): string =>
 /** What is wrong with a picture of the page, if anything. */
 const problemOf = (step: Step, text: string): ReadonlyArray<string> => {
   if (step.kind === "screenshot") {
-    const path = pictureOf(step.name)
-    const isPng = existsSync(path) && readFileSync(path).subarray(1, 4).toString("latin1") === "PNG"
-    return isPng && text.includes(`(walk/${step.name}.png)`) ? [] : [`${step.name}: there is no such screenshot`]
+    return variants
+      .filter((variant) => {
+        const path = pictureOf(`${step.name}-${variant}`)
+        const isPng = existsSync(path) && readFileSync(path).subarray(1, 4).toString("latin1") === "PNG"
+        return !isPng || !text.includes(`walk/${step.name}-${variant}.png`)
+      })
+      .map((variant) => `${step.name}-${variant}: there is no such screenshot`)
   }
   const from = text.indexOf(`${marked(step.name)}\n\`\`\`console\n`)
   if (from === -1) return [`${step.name}: there is no such capture`]
@@ -192,6 +199,7 @@ const make = async (): Promise<void> => {
     await screens.close()
     rmSync(cwd, { recursive: true, force: true, maxRetries: 5, retryDelay: 200 })
   }
+  execFileSync("npx", ["tsx", "test/page/capture.ts"], { cwd: root, stdio: "inherit" })
 }
 
 if (!process.argv.includes("--check")) await make()

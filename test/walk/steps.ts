@@ -1,6 +1,6 @@
 /**
- * The pictures of docs/walk.md, in their order: the one list of their names. A capture is made by capture.ts and must show its words; a screenshot is a file, `docs/walk/<name>.png`,
- * that is made elsewhere.
+ * The pictures of docs/walk.md, in their order: the one list of their names. A capture is made by capture.ts and must show its words; the screenshots are made by
+ * test/page/capture.ts.
  */
 
 /** What an operator's terminal showed. `shows`: words that must be in it. */
@@ -12,7 +12,7 @@ export interface Capture {
   readonly shows: readonly [string, ...Array<string>]
 }
 
-/** A picture of a page. */
+/** A page, on a desk and on a phone, by day and by night: docs/walk/<name>-<variant>.png. */
 export interface Screenshot {
   readonly kind: "screenshot"
   readonly name: string
@@ -28,6 +28,15 @@ const capture = (
   prose: string,
   ...shows: readonly [string, ...Array<string>]
 ): Capture => ({ kind: "capture", name, title, prose, shows })
+
+export const variants = ["desktop-light", "desktop-dark", "phone-light", "phone-dark"] as const
+
+const screenshot = (name: string, title: string, prose: string): Screenshot => ({
+  kind: "screenshot",
+  name,
+  title,
+  prose
+})
 
 export const steps: ReadonlyArray<Step> = [
   capture(
@@ -161,5 +170,21 @@ export const steps: ReadonlyArray<Step> = [
     "longhaul export vendors-w27 --out rated.parquet",
     "2,000 rows: rated.parquet",
     "longhaul_status"
-  )
+  ),
+  screenshot(
+    "page-runs",
+    "The page: all runs",
+    "`longhaul serve` shows the same over HTTP. What ran, what it cost, and what waits."
+  ),
+  screenshot(
+    "page-run",
+    "The page: one run",
+    "Where it is, what it spent against its cap, how fast it goes, what failed; the buttons mean what the commands of their names mean."
+  ),
+  screenshot(
+    "page-rows",
+    "The page: its rows",
+    "Each row with its result, found by its text or its end; a row opens to its calls."
+  ),
+  screenshot("page-receipt", "The page: its receipt", "The bill, as `longhaul receipt` has it.")
 ]
