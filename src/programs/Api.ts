@@ -58,7 +58,7 @@ export const Enrich = Schema.Struct({
 /** @since 0.1.0 */
 export type Enrich = typeof Enrich.Type
 
-/** Other limits; what is left out stays. `null`: none. @since 0.1.0 */
+/** Other limits; what is left out stays. @since 0.1.0 */
 export const LimitsPatch = Schema.Struct({
   budget: Schema.optional(Schema.Positive.annotations({ description: "The cap, in US dollars" })),
   concurrency: Schema.optional(Count),
@@ -112,7 +112,11 @@ export const Runs = HttpApiGroup.make("runs")
       .annotate(OpenApi.Description, "Begins a run over a configured source, under a cap")
   )
   .add(HttpApiEndpoint.get("jobs", "/jobs").addSuccess(ApiViews.Jobs))
-  .add(HttpApiEndpoint.get("list", "/runs").addSuccess(Schema.Array(ApiViews.Run)))
+  .add(
+    HttpApiEndpoint.get("list", "/runs")
+      .addSuccess(Schema.Array(ApiViews.Run))
+      .annotate(OpenApi.Description, "The newest 200 runs")
+  )
   .add(HttpApiEndpoint.get("run", "/runs/:runId").setPath(RunPath).addSuccess(ApiViews.Run))
   .add(
     HttpApiEndpoint.get("rows", "/runs/:runId/rows")

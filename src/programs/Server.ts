@@ -124,6 +124,10 @@ export const layer = ({ config, db, host, operator, port }: ServerOptions) => {
  *
  * @since 0.1.0
  */
-export const address: Effect.Effect<string, never, HttpServer.HttpServer> = HttpServer.addressFormattedWith(
-  Effect.succeed
+export const address: Effect.Effect<string, never, HttpServer.HttpServer> = HttpServer.addressWith((address) =>
+  Effect.succeed(
+    address._tag === "TcpAddress" && address.hostname.includes(":")
+      ? `http://[${address.hostname}]:${address.port}`
+      : HttpServer.formatAddress(address)
+  )
 )

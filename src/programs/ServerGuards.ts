@@ -40,8 +40,9 @@ export const layer = (guards: Guards) =>
       const refused = refusalOf(request, guards)
       if (refused !== undefined) return refused
       const safely = Effect.catchAllCause(app, failed)
-      if (!hasBody(request)) return yield* safely
-      const body = yield* bodyOf(NodeHttpServerRequest.toIncomingMessage(request))
+      if (isRead(request)) return yield* safely
+      // A verb that needs no more than its path.
+      const body = hasBody(request) ? yield* bodyOf(NodeHttpServerRequest.toIncomingMessage(request)) : "{}"
       if (typeof body !== "string") return body
       if (depthOf(body) > MOST_DEPTH) return error(400, "too_deep", `JSON may be ${MOST_DEPTH} deep`)
       const json = parsed(body)
@@ -122,9 +123,8 @@ const refusalOf = (request: HttpServerRequest.HttpServerRequest, { hosts, origin
 
 const lengthOf = ({ headers }: HttpServerRequest.HttpServerRequest) => Number(headers["content-length"] ?? 0)
 const hasBody = (request: HttpServerRequest.HttpServerRequest) =>
-  request.method !== "GET" &&
-  request.method !== "HEAD" &&
-  (lengthOf(request) > 0 || request.headers["transfer-encoding"] !== undefined)
+  !isRead(request) && (lengthOf(request) > 0 || request.headers["transfer-encoding"] !== undefined)
+const isRead = ({ method }: HttpServerRequest.HttpServerRequest) => method === "GET" || method === "HEAD"
 
 const tooLarge = error(413, "too_large", `a body may have ${MOST_BYTES} bytes`)
 

@@ -80,6 +80,9 @@ const retryAfter = ({ retryAfterSeconds }: TooMany) =>
     Effect.succeed(HttpServerResponse.setHeader(response, "retry-after", String(retryAfterSeconds)))
   )
 
+/** Runs that a list shows: the newest ones. */
+const MOST_RUNS = 200
+
 const viewOf = (runId: string): Effect.Effect<Run, NotFound | Unavailable, Journal | ServerRuns> =>
   Effect.gen(function* () {
     const { plain, working } = yield* ServerRuns
@@ -136,7 +139,7 @@ const runs = HttpApiBuilder.group(Api, "runs", (handlers) =>
         const seen = yield* Effect.filter(books, ({ settings }) =>
           Effect.map(served(settings), (found) => caller.isOperator || found?.server.caller === caller.name)
         )
-        return yield* Effect.forEach(seen.reverse(), ({ runId }) => viewOf(runId))
+        return yield* Effect.forEach(seen.slice(-MOST_RUNS).reverse(), ({ runId }) => viewOf(runId))
       })
     )
     .handle("run", ({ path: { runId } }) => Effect.zipRight(allowed(runId, "read"), viewOf(runId)))

@@ -21,6 +21,7 @@ export const differences: Readonly<Record<string, string>> = {
   B38: "the first such row refuses the file, and there is no option to set rows aside: what is paid for should not depend on which rows happened to fit",
   B39: "how a timestamp is read is the job's own schema, which can refuse one without zone as here; there is no --assume-tz, and a bare Schema.Date takes local times",
   B43: "a memory dump of the process holds the key, as that of any process that uses one; the library writes no dump",
+  B42: "nothing is buffered for a viewer, so none is dropped for its buffer: one that falls behind gets a `gap`, one that reads nothing is let go after a minute",
   B45: "no row is marked `suspect`: a job's own output schema is the check, and what it refuses ends as partial, its text kept; another row's text under the right id is not noticed",
   B56: "no watchdog: nothing reports a run that makes no progress but for a blocked event loop",
   B58: "a run refuses by the journal mode that it got, not by the kind of file system; nothing is imported from an export",

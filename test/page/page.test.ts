@@ -72,6 +72,8 @@ describe.skipIf(path === undefined)("the page, in a browser (skipped without a c
     await page.getByRole("button", { name: "Pause" }).click()
     await badge(page, "Paused").waitFor()
     await page.getByText("0 workers active").waitFor()
+    // What came back last is still being written down.
+    await page.waitForTimeout(1_500)
     const paused = await endedOf(page)
     assert.isBelow(paused, ROWS)
     // Two more looks of the server's own, each a second.
@@ -226,7 +228,7 @@ describe.skipIf(path === undefined)("the page, in a browser (skipped without a c
       await page.getByText("Limits", { exact: true }).click()
       await look("new run")
       await page.getByRole("link", { name: "Runs", exact: true }).click()
-      await page.locator(".run h3 a").first().click()
+      await page.locator(".run", { hasText: " failed" }).first().getByRole("link").click()
       await page.getByText("What happened").waitFor()
       await page.getByRole("heading", { name: "Failures by kind" }).waitFor()
       await look("overview")

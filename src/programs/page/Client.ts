@@ -175,12 +175,18 @@ export const follow = async (runId: string, follower: Follower, signal: AbortSig
 
 const RECALL_MS = 5_000
 
-/** An event that happened before this page looked, if the server still has it. @since 0.1.0 */
-export const recall = async (runId: string, name: string, signal: AbortSignal): Promise<ServerEvent | undefined> => {
+/** An event that happened before the one with this id, if the server still has it. @since 0.1.0 */
+export const recall = async (
+  runId: string,
+  name: string,
+  id: string,
+  signal: AbortSignal
+): Promise<ServerEvent | undefined> => {
   const own = new AbortController()
   const found: Array<ServerEvent> = []
   const until = AbortSignal.any([signal, own.signal, AbortSignal.timeout(RECALL_MS)])
-  await listen(runId, "0", until, (event) => {
+  // An id ends in the event's number.
+  await listen(runId, id.replace(/\d+$/, "0"), until, (event) => {
     if (event.name === name) found.push(event)
     if (event.name === name || event.name === "gap" || event.name === "snapshot") own.abort()
   }).catch(() => undefined)

@@ -117,13 +117,13 @@ export interface Following extends RunState {
 }
 
 /** What was seen of a run in this tab, so that who comes back to it finds its last minutes. */
-const known = new Map<string, RunState>()
+const remembered = new Map<string, RunState>()
 
 type Change = { readonly run: Run } | { readonly event: ServerEvent } | { readonly recalled: ServerEvent }
 
 const changed = (state: RunState, change: Change): RunState => {
   if ("recalled" in change) return recalled(state, change.recalled)
-  return "run" in change ? viewed(state, change.run) : heard(state, change.event, Date.now())
+  return "run" in change ? viewed(state, change.run, Date.now()) : heard(state, change.event, Date.now())
 }
 
 /** What events do not say, such as what is held, is looked at this often. */
@@ -133,8 +133,8 @@ const REST_MS = 10_000
 
 /** @since 0.1.0 */
 export const useRun = (runId: string): Following => {
-  const [state, change] = useReducer(changed, known.get(runId) ?? nothing)
-  known.set(runId, state)
+  const [state, change] = useReducer(changed, remembered.get(runId) ?? nothing)
+  remembered.set(runId, state)
   const [line, setLine] = useState<Line>("connecting")
   const [refusal, setRefusal] = useState<Refusal>()
   const [turn, revive] = useReducer((n: number, _: undefined) => n + 1, 0)
@@ -180,14 +180,18 @@ export const useRun = (runId: string): Following => {
 
   // A page that is opened while a run waits for its canary's approval shows what it found.
   const waits = state.run?.paused?.by === "canary" && state.run.phase !== "idle" && state.canary === undefined
+  // Any id of the stream does, and the first one is kept: each event has another.
+  const known = useRef("")
+  if (waits && known.current === "") known.current = state.lastId
+  const anId = waits ? known.current : ""
   useEffect(() => {
-    if (!waits) return
+    if (anId === "") return
     const abort = new AbortController()
-    recall(runId, "Canary", abort.signal).then((event) => {
+    recall(runId, "Canary", anId, abort.signal).then((event) => {
       if (event !== undefined) change({ recalled: event })
     })
     return () => abort.abort()
-  }, [runId, waits])
+  }, [runId, anId])
 
   const took = useCallback((run: Run) => {
     change({ run })

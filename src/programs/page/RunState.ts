@@ -33,6 +33,10 @@ export interface RunState {
   /** What the run will cost by what it cost so far, in nano-dollars. */
   readonly costInAll: number | null
   readonly isOver: boolean
+  /** When the last progress was heard. */
+  readonly heardAt: number
+  /** The id of the last event that had one. */
+  readonly lastId: string
 }
 
 /** @since 0.1.0 */
@@ -42,7 +46,9 @@ export const nothing: RunState = {
   log: [],
   canary: undefined,
   costInAll: null,
-  isOver: false
+  isOver: false,
+  heardAt: 0,
+  lastId: ""
 }
 
 type Progress = Snapshot & {
@@ -62,18 +68,39 @@ type Told =
 const SAMPLES_MS = 300_000
 const LOGGED = 40
 
-/** The state with a whole view. @since 0.1.0 */
-export const viewed = (state: RunState, run: Run): RunState => ({
-  ...state,
-  run,
-  isOver: run.phase === "idle" && run.status !== "running" && run.status !== "loading"
+const FRESH_MS = 3_000
+
+/**
+ * The state with a whole view. Its figures are the database's, which come a moment after what the worker itself says: while that is heard, it stands, or the numbers would go to and fro.
+ *
+ * @since 0.1.0
+ */
+export const viewed = (state: RunState, view: Run, at: number): RunState => {
+  const isHeard = view.phase !== "idle" && at - state.heardAt < FRESH_MS
+  const run = isHeard && state.run !== undefined ? { ...view, ...figuresOf(state.run) } : view
+  return { ...state, run, isOver: view.phase === "idle" && view.status !== "running" && view.status !== "loading" }
+}
+
+const figuresOf = ({ allowed, done, failed, partial, pending, rows, rowsPerSecond, ...more }: Run) => ({
+  allowed,
+  done,
+  failed,
+  partial,
+  pending,
+  rows,
+  rowsPerSecond,
+  secondsLeft: more.secondsLeft,
+  spent: more.spent,
+  uncertain: more.uncertain,
+  working: more.working
 })
 
 /** The state after an event that came at this time. @since 0.1.0 */
-export const heard = (state: RunState, { data, name }: ServerEvent, at: number): RunState => {
+export const heard = (before: RunState, { data, id, name }: ServerEvent, at: number): RunState => {
+  const state = id === "" ? before : { ...before, lastId: id }
   if (name === "snapshot" || name === "gap") {
     const run: Run = JSON.parse(data)
-    return sampled(viewed(state, run), run, at)
+    return sampled(viewed({ ...state, heardAt: 0 }, run, at), run, at)
   }
   const told: Told = JSON.parse(data)
   if (told._tag === "Progress") return state.run === undefined ? state : moved(state, state.run, told, at)
@@ -111,7 +138,7 @@ const moved = (state: RunState, before: Run, progress: Progress, at: number): Ru
     rowsPerSecond,
     secondsLeft
   }
-  return sampled({ ...state, run, costInAll, isOver: false }, run, at)
+  return sampled({ ...state, run, costInAll, isOver: false, heardAt: at }, run, at)
 }
 
 const sampled = (state: RunState, run: Run, at: number): RunState => ({
