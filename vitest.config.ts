@@ -1,5 +1,5 @@
 import { fileURLToPath } from "node:url"
-import { defineConfig } from "vitest/config"
+import { defaultExclude, defineConfig } from "vitest/config"
 
 export default defineConfig({
   resolve: {
@@ -22,6 +22,11 @@ export default defineConfig({
   },
   test: {
     include: ["test/**/*.test.ts"],
+    // It needs a browser: npm run test:page.
+    exclude: [...defaultExclude, "test/page/**"],
+    // Many wait for processes of their own: two at once, also on two cores.
+    maxWorkers: 2,
+    minWorkers: 1,
     globalSetup: ["test/support/build.ts"],
     // Several tests start processes of their own; a busy machine must not fail them.
     testTimeout: 60_000,

@@ -84,13 +84,13 @@ describe("longhaul", () => {
   )
 
   it("a row that fails is a row, not the end: exit 3, and failures lists it", limit, async () => {
-    write("some.csv", ["id,name", "a,fine", "b,unreadable", "c,fine"])
+    write("some-in.csv", ["id,name", "a,fine", "b,unreadable", "c,fine"])
     const args = [
       "run",
       job,
       ...simulated,
       "--source",
-      "some.csv",
+      "some-in.csv",
       "--run-id",
       "some",
       "--db",
@@ -108,7 +108,7 @@ describe("longhaul", () => {
     "SIGTERM drains: calls in flight settle, nothing is uncertain, resume pays for no answer again",
     limit,
     async () => {
-      write("many.csv", vendors(40))
+      write("many-in.csv", vendors(40))
       const before = await provider.bill()
       const args = [
         "run",
@@ -116,7 +116,7 @@ describe("longhaul", () => {
         "--budget",
         "1",
         "--source",
-        "many.csv",
+        "many-in.csv",
         "--db",
         "many.db",
         "--run-id",
@@ -147,14 +147,14 @@ describe("longhaul", () => {
   )
 
   it("at the cap it is suspended with exit 4 and says how to go on; a higher budget ends it", limit, async () => {
-    write("cap.csv", vendors(20))
+    write("cap-in.csv", vendors(20))
     const args = [
       "run",
       job,
       "--llm",
       "simulated",
       "--source",
-      "cap.csv",
+      "cap-in.csv",
       "--db",
       "cap.db",
       "--run-id",
@@ -208,8 +208,8 @@ describe("longhaul", () => {
   })
 
   it("a run that a live process works on is refused with exit 75", limit, async () => {
-    write("busy.csv", vendors(600))
-    const args = ["--budget", "1", "--source", "busy.csv", "--db", "busy.db", "--run-id", "busy", "--scope", "busy"]
+    write("busy-in.csv", vendors(600))
+    const args = ["--budget", "1", "--source", "busy-in.csv", "--db", "busy.db", "--run-id", "busy", "--scope", "busy"]
     const first = command(["run", job, ...args], { cwd, env: real() })
     await first.shows("run busy")
     const { code, stderr } = await longhaul(["resume", "busy", "--db", "busy.db"], real())

@@ -37,9 +37,9 @@ const until = async (is: () => Promise<boolean>) => {
 /** Begins a run of so many rows over the slow provider, and waits for its first calls. */
 const begin = async (run: string, rows: number, args: ReadonlyArray<string>) => {
   const lines = ["id,name", ...Array.from({ length: rows }, (_, i) => `v${i + 1},vendor ${i + 1}`)]
-  writeFileSync(join(cwd, `${run}.csv`), `${lines.join("\n")}\n`)
+  writeFileSync(join(cwd, `${run}-in.csv`), `${lines.join("\n")}\n`)
   const before = await asked()
-  const flags = ["--source", `${run}.csv`, "--db", `${run}.db`, "--run-id", run, "--scope", run, ...args]
+  const flags = ["--source", `${run}-in.csv`, "--db", `${run}.db`, "--run-id", run, "--scope", run, ...args]
   const running = command(["run", job, ...flags], { cwd, env: env() })
   await until(async () => (await asked()) >= before + 8 || running.child.exitCode !== null)
   return { running, calls: async () => (await asked()) - before }
