@@ -46,7 +46,14 @@ export const serveCommand = Command.make(
       const operator = made ? Option.some(Redacted.make(randomBytes(TOKEN_BYTES).toString("base64url"))) : given
       // Most commands serve nothing.
       const Server = yield* Effect.promise(() => import("./Server.ts"))
-      const layer = Server.layer({ config, db, host, port, operator: Option.getOrUndefined(operator) })
+      const layer = Server.layer({
+        config,
+        db,
+        host,
+        port,
+        operator: Option.getOrUndefined(operator),
+        spans: Option.isSome(otlp)
+      })
       const serving = Effect.gen(function* () {
         const url = yield* Server.address
         yield* Console.log(`longhaul serves ${url}`)

@@ -20,13 +20,14 @@ import * as ServerHandlers from "./ServerHandlers.ts"
 import * as ServerPage from "./ServerPage.ts"
 import * as ServerRuns from "./ServerRuns.ts"
 
-/** `operator`: the token that may do everything. @since 0.1.0 */
+/** `operator`: the token that may do everything; `spans`: one for each chunk, row, turn and call. @since 0.1.0 */
 export interface ServerOptions {
   readonly config: ServerConfig
   readonly db: string
   readonly host: string
   readonly port: number
   readonly operator?: Redacted.Redacted | undefined
+  readonly spans: boolean
 }
 
 /** How long a client may take for its headers and its request, and how many may be there, in milliseconds: half-open ones are closed within seconds. */
@@ -85,7 +86,7 @@ const withoutUpgrades = (server: Server): void =>
  *
  * @since 0.1.0
  */
-export const layer = ({ config, db, host, operator, port }: ServerOptions) => {
+export const layer = ({ config, db, host, operator, port, spans }: ServerOptions) => {
   const server = createServer(patience)
   server.maxConnections = MOST_CONNECTIONS
   makeRoom(server)
@@ -111,7 +112,7 @@ export const layer = ({ config, db, host, operator, port }: ServerOptions) => {
     Layer.provide(ServerHandlers.layer),
     Layer.provide(ServerAuth.layer({ tokens: config.tokens, operator })),
     Layer.provide(RateLimiter.layer.pipe(Layer.provide(RateLimiter.layerStoreMemory))),
-    Layer.provide(ServerRuns.layer(config)),
+    Layer.provide(ServerRuns.layer(config, spans)),
     Layer.provide(Sqlite.layer({ filename: db })),
     Layer.provide(NodeContext.layer),
     Layer.provideMerge(listening)

@@ -73,16 +73,17 @@ export interface ServerRunsShape {
 export class ServerRuns extends Context.Tag("longhaul/ServerRuns")<ServerRuns, ServerRunsShape>() {}
 
 /**
- * The runs of one server, for as long as the scope is open; closing it drains them. Runs that a crash or a stop of the server cut short go on at once.
+ * The runs of one server, for as long as the scope is open, with `spans` if somebody looks at them; closing it drains them. Runs that a crash or a stop of the server cut short go on at once.
  *
  * @since 0.1.0
  */
 export const layer = (
-  config: ServerConfig
+  config: ServerConfig,
+  spans: boolean
 ): Layer.Layer<ServerRuns, ConfigError.ConfigError | InputError | StorageError, Journal | Store | Checkpointer> =>
   Layer.scoped(
     ServerRuns,
-    Effect.tap(make(config), (runs) => goOn(runs))
+    Effect.tap(make(config, spans), (runs) => goOn(runs))
   )
 
 interface Prepared {
@@ -90,7 +91,7 @@ interface Prepared {
   readonly llm: Context.Context<LLM>
 }
 
-const make = (config: ServerConfig) =>
+const make = (config: ServerConfig, spans: boolean) =>
   Effect.gen(function* () {
     const services = yield* Effect.context<Journal | Store | Checkpointer>()
     const { location, reads } = Context.get(services, Journal)
@@ -152,7 +153,7 @@ const make = (config: ServerConfig) =>
         const handle = yield* Enrichment.start(job, {
           runId,
           canary,
-          spans: true,
+          spans,
           settings: yield* Effect.orDie(Schema.encode(JobSettings.SettingsJson)(settings))
         }).pipe(
           // Innermost: the services below are a whole context, which has the server's scope.
