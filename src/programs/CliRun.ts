@@ -156,10 +156,10 @@ const showing = (handle: Enrichment.Handle<unknown>, { db, json }: CliRunOptions
   Effect.gen(function* () {
     const line = TerminalLine.make(process.stderr)
     const rateAt = ProgressLine.recentRate()
-    rateAt(markOf(yield* MonotonicTime.now, yield* handle.progress))
+    rateAt(ProgressLine.markOf(yield* MonotonicTime.now, yield* handle.progress))
     const draw = Effect.gen(function* () {
       const snapshot = yield* handle.progress
-      const rate = rateAt(markOf(yield* MonotonicTime.now, snapshot))
+      const rate = rateAt(ProgressLine.markOf(yield* MonotonicTime.now, snapshot))
       if (json) return yield* Console.log(EventLine.progress(snapshot, rate))
       yield* line.draw((width) => ProgressLine.render(snapshot, rate, width))
     })
@@ -175,11 +175,6 @@ const showing = (handle: Enrichment.Handle<unknown>, { db, json }: CliRunOptions
     yield* line.end
     return result
   })
-
-const markOf = (at: number, { done, failed, partial }: Enrichment.Snapshot): ProgressLine.Mark => ({
-  at,
-  ended: done + partial + failed
-})
 
 const summary = (result: Enrichment.RunResult<unknown>, ms: number, out: string, db: string): string => {
   const { calls, cap, done, failed, kept, partial, pending, reason, rows, runId, spent, uncertain } = result

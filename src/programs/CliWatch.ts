@@ -29,7 +29,7 @@ export const watchCommand = Command.make(
         const show = (sight: Watch.Sight) =>
           Effect.flatMap(MonotonicTime.now, (at) => {
             if (json) return Console.log(JSON.stringify({ ...sight, worker: Option.getOrNull(sight.worker) }))
-            const rate = rateAt({ at, ended: sight.done + sight.partial + sight.failed })
+            const rate = rateAt(ProgressLine.markOf(at, sight))
             return line.draw((width) => `${ProgressLine.render(snapshotOf(sight), rate, width)}${absent(sight)}`)
           })
         const looks = Watch.watch(id, { everyMs: json || !line.isTerminal ? 2_000 : 500 })

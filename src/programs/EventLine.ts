@@ -6,6 +6,7 @@
 import { Either } from "effect"
 import { Usd } from "../services/Usd.ts"
 import type { RunEvent, Snapshot } from "./Enrichment.ts"
+import * as ProgressLine from "./ProgressLine.ts"
 
 /**
  * An event of a run.
@@ -64,7 +65,7 @@ export const progress = (snapshot: Snapshot, rowsPerSecond: number): string => {
     _tag: "Progress",
     ...snapshot,
     rowsPerSecond,
-    secondsLeft: ended === rows ? 0 : rowsPerSecond > 0 ? Math.ceil((rows - ended) / rowsPerSecond) : null,
+    secondsLeft: ProgressLine.secondsLeft(rows - ended, rowsPerSecond),
     costInAll: ended === 0 ? null : Usd.nano(Math.round(((spent + uncertain) / ended) * rows))
   })
 }

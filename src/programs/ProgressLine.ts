@@ -14,6 +14,26 @@ export interface Mark {
 }
 
 /**
+ * Where a run is at a time.
+ *
+ * @since 0.1.0
+ */
+export const markOf = (at: number, { done, failed, partial }: Pick<Snapshot, "done" | "failed" | "partial">): Mark => ({
+  at,
+  ended: done + partial + failed
+})
+
+/**
+ * Seconds until that many rows have ended; null where nothing can be said.
+ *
+ * @since 0.1.0
+ */
+export const secondsLeft = (rows: number, rowsPerSecond: number): number | null => {
+  if (rows === 0) return 0
+  return rowsPerSecond > 0 ? Math.ceil(rows / rowsPerSecond) : null
+}
+
+/**
  * Rows a second between two marks; 0 where no time has passed.
  *
  * @since 0.1.0

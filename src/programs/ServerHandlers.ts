@@ -18,12 +18,13 @@ import { Forbidden, NotFound, type TooMany, Unavailable, type Unprocessable } fr
 import type { Row, Run } from "./ApiViews.ts"
 import type * as EventFeed from "./EventFeed.ts"
 import * as FailureGroups from "./FailureGroups.ts"
+import * as ProgressLine from "./ProgressLine.ts"
 import * as Prometheus from "./Prometheus.ts"
 import * as Receipt from "./Receipt.ts"
 import * as Report from "./Report.ts"
 import * as RunExport from "./RunExport.ts"
 import * as ServerAuth from "./ServerAuth.ts"
-import { POOL, ServerRuns, served, toBeginError, within } from "./ServerRuns.ts"
+import { ServerRuns, served, toBeginError, within } from "./ServerRuns.ts"
 import * as Steering from "./Steering.ts"
 import * as Watch from "./Watch.ts"
 
@@ -101,7 +102,7 @@ const viewOf = (runId: string): Effect.Effect<Run, NotFound | Unavailable, Journ
       working: progress.working,
       allowed,
       rowsPerSecond: rate,
-      secondsLeft: sight.pending === 0 ? 0 : rate > 0 ? Math.ceil(sight.pending / rate) : null
+      secondsLeft: ProgressLine.secondsLeft(sight.pending, rate)
     }
   })
 
@@ -336,9 +337,7 @@ const steer = (runId: string, order: Order) =>
 const steering = HttpApiBuilder.group(Api, "steering", (handlers) =>
   handlers
     .handle("pause", ({ path: { runId }, payload: { message } }) =>
-      steer(runId, (id, { by }) =>
-        Steering.pause(id, { ...(by === undefined ? {} : { by }), ...(message === undefined ? {} : { message }) })
-      )
+      steer(runId, (id, options) => Steering.pause(id, { ...options, ...(message === undefined ? {} : { message }) }))
     )
     .handle("unpause", ({ path: { runId } }) => steer(runId, Steering.unpause))
     .handle("approve", ({ path: { runId } }) => steer(runId, Steering.approve))
@@ -380,7 +379,7 @@ const health = HttpApiBuilder.group(Api, "health", (handlers) =>
       const { reads } = yield* Journal
       // That the database answers.
       yield* Effect.mapError(
-        reads.pool(POOL),
+        reads.book(""),
         ({ reason }) => new Unavailable({ code: reason, message: "the database does not answer" })
       )
       return { status: "ok" as const, active: (yield* ServerRuns).active() }

@@ -12,10 +12,11 @@ import { Effect } from "effect"
 const policy =
   "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-const files = { "/": "index.html", "/app.js": "app.js", "/app.css": "app.css" } as const
-const types = { html: "text/html; charset=utf-8", js: "text/javascript; charset=utf-8", css: "text/css; charset=utf-8" }
-
-const typeOf = (file: string) => (file.endsWith("html") ? types.html : file.endsWith("js") ? types.js : types.css)
+const files = [
+  ["/", "index.html", "text/html; charset=utf-8"],
+  ["/app.js", "app.js", "text/javascript; charset=utf-8"],
+  ["/app.css", "app.css", "text/css; charset=utf-8"]
+] as const
 
 /**
  * The routes of the page.
@@ -23,12 +24,12 @@ const typeOf = (file: string) => (file.endsWith("html") ? types.html : file.ends
  * @since 0.1.0
  */
 export const layer = HttpApiBuilder.Router.use((router) =>
-  Effect.forEach(Object.entries(files), ([path, file]) =>
+  Effect.forEach(files, ([path, file, type]) =>
     router.get(
-      path === "/" ? "/" : `/${path.slice(1)}`,
+      path,
       Effect.orElse(
         HttpServerResponse.file(fileURLToPath(new URL(`./page/${file}`, import.meta.url)), {
-          headers: { "content-type": typeOf(file), "content-security-policy": policy }
+          headers: { "content-type": type, "content-security-policy": policy }
         }),
         () => HttpServerResponse.text("the page is not part of this build", { status: 404 })
       )

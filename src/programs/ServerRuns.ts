@@ -25,6 +25,7 @@ import type { InputError, RunRefused, StopReason, StorageError } from "../servic
 import * as Identity from "../services/Identity.ts"
 import { Journal } from "../services/Journal.ts"
 import type { LLM } from "../services/LLM.ts"
+import * as MonotonicTime from "../services/MonotonicTime.ts"
 import type { Store } from "../services/Store.ts"
 import type { Caller, Enrich } from "./Api.ts"
 import { Conflict, NotFound, TooMany, Unavailable, Unprocessable } from "./ApiErrors.ts"
@@ -173,10 +174,7 @@ const make = (config: ServerConfig, spans: boolean) =>
         refused.delete(runId)
         const tick = Effect.gen(function* () {
           const snapshot = yield* handle.progress
-          rate = rateAt({
-            at: yield* Clock.currentTimeMillis,
-            ended: snapshot.done + snapshot.partial + snapshot.failed
-          })
+          rate = rateAt(ProgressLine.markOf(yield* MonotonicTime.now, snapshot))
           feed.append("Progress", EventLine.progress(snapshot, rate))
         })
         const telling = yield* Effect.forkIn(
@@ -217,7 +215,7 @@ const make = (config: ServerConfig, spans: boolean) =>
             })
           )
         )
-        yield* Effect.forkIn(Effect.repeat(Effect.delay(tick, "1 second"), { until: () => false }), own)
+        yield* Effect.forkIn(Effect.forever(Effect.delay(tick, "1 second")), own)
         yield* Effect.forkIn(ended, scope)
         yield* Effect.logInfo(`run ${runId} begins`)
       }).pipe(Effect.mapError(failed))
@@ -290,11 +288,11 @@ const prepared = (config: ServerConfig) =>
 /** What was cut short goes on; what cannot is in the log. */
 const goOn = (runs: ServerRunsShape) =>
   Effect.gen(function* () {
-    for (const { reason, runId, status } of yield* Report.runs) {
-      const isCut = status === "running" || status === "loading" || reason?.kind === "interrupted"
-      if (!isCut || status === "done" || status === "cancelled") continue
-      const { settings } = yield* Effect.orDie(Report.bookOf(runId))
-      if ((yield* served(settings)) === undefined) continue
+    const { reads } = yield* Journal
+    for (const { reason, runId, settings, status } of yield* reads.books) {
+      const isCut =
+        status === "suspended" ? reason?.kind === "interrupted" : status === "running" || status === "loading"
+      if (!isCut || (yield* served(settings)) === undefined) continue
       yield* Effect.catchAll(runs.resume(runId), (error) =>
         Effect.logWarning(`run ${runId} cannot go on: ${error.message}`)
       )
