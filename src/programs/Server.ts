@@ -30,7 +30,7 @@ export interface ServerOptions {
   readonly spans: boolean
 }
 
-/** How long a client may take for its headers and its request, and how many may be there, in milliseconds: half-open ones are closed within seconds. */
+/** How long a client may take for its headers and its request, in milliseconds: half-open ones are closed within seconds. */
 const patience = {
   headersTimeout: 5_000,
   requestTimeout: 8_000,
@@ -38,39 +38,58 @@ const patience = {
   // Long, so that a request hardly ever meets the close of its idle connection.
   keepAliveTimeout: 60_000
 }
+/** How many connections there may be; and from so many on, those make room that have been asking for so many looks. */
 const MOST_CONNECTIONS = 1_024
-/** From so many on, those make room that have been waiting for this long, in milliseconds. */
 const CROWDED = 240
-const WAITED_MS = 1_000
+const MOST_LOOKS = 10
+/** Time as the loop lived it, in milliseconds a look: while it stood still, nobody's request could be read. */
+const LOOK_MS = 100
 
-/** Connections that have asked nothing, or not all of it yet: when places run short, the oldest makes room, so that half-open ones cannot take the places of those that ask. */
+/**
+ * When places run short, connections that have asked nothing, or not all of it yet, make room, the oldest first, so that half-open ones cannot take the places of those that ask; idle ones only
+ * if that does not serve, as their clients may be asking again just then. Node's own limit would turn away who comes last.
+ */
 const makeRoom = (server: Server): void => {
-  const waiting = new Map<Socket, number>()
-  let open = 0
-  const waits = (socket: Socket) => {
-    waiting.delete(socket)
-    waiting.set(socket, performance.now())
+  const open = new Set<Socket>()
+  const asking = new Map<Socket, number>()
+  const idle = new Set<Socket>()
+  let looks = 0
+  const clock = setInterval(() => looks++, LOOK_MS).unref()
+  server.once("close", () => clearInterval(clock))
+  const leaves = (socket: Socket) => {
+    open.delete(socket)
+    asking.delete(socket)
+    idle.delete(socket)
+  }
+  const turnOut = (socket: Socket) => {
+    leaves(socket)
+    socket.destroy()
   }
   server.on("connection", (socket) => {
-    open++
-    waits(socket)
-    socket.once("close", () => {
-      open--
-      waiting.delete(socket)
-    })
-    let crowd = open - CROWDED
-    for (const [other, since] of waiting) {
-      if (crowd-- <= 0 || performance.now() - since < WAITED_MS) break
-      other.destroy()
+    open.add(socket)
+    asking.set(socket, looks)
+    socket.once("close", () => leaves(socket))
+    for (const [other, since] of asking) {
+      const isSlow = open.size > CROWDED && looks - since >= MOST_LOOKS
+      if (other === socket || (!isSlow && open.size <= MOST_CONNECTIONS)) break
+      turnOut(other)
     }
+    if (open.size <= MOST_CONNECTIONS) return
+    // All are being answered: then it is the new one.
+    const [other = socket] = idle
+    turnOut(other)
   })
   server.on("request", (request, response) => {
     const { socket } = request
     const hasBody = Number(request.headers["content-length"] ?? 0) > 0 || "transfer-encoding" in request.headers
-    if (hasBody) request.once("end", () => waiting.delete(socket))
-    else waiting.delete(socket)
+    idle.delete(socket)
+    asking.delete(socket)
+    if (hasBody) {
+      asking.set(socket, looks)
+      request.once("end", () => asking.delete(socket))
+    }
     response.once("finish", () => {
-      if (!socket.destroyed) waits(socket)
+      if (!socket.destroyed) idle.add(socket)
     })
   })
 }
@@ -88,7 +107,6 @@ const withoutUpgrades = (server: Server): void =>
  */
 export const layer = ({ config, db, host, operator, port, spans }: ServerOptions) => {
   const server = createServer(patience)
-  server.maxConnections = MOST_CONNECTIONS
   makeRoom(server)
   withoutUpgrades(server)
   // Below its own close, which waits for every connection: a stream that is open would never end.

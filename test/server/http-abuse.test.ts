@@ -1,6 +1,9 @@
 /** T27: what a hostile or broken client may send to the real server, in a process of its own. Nothing of it may end in a 5xx, or keep the server from others. */
+import { spawn } from "node:child_process"
 import { request as httpRequest } from "node:http"
 import { connect, type Socket } from "node:net"
+import { text } from "node:stream/consumers"
+import { fileURLToPath } from "node:url"
 import { afterAll, assert, beforeAll, describe, it } from "@effect/vitest"
 import {
   type Answer,
@@ -15,6 +18,7 @@ import {
   until
 } from "../support/longhaulServer.ts"
 
+const healthWatch = fileURLToPath(new URL("../support/healthWatch.mjs", import.meta.url))
 const limit = { timeout: 120_000 }
 const ada = "ada-token-0123456789abcdef"
 const reader = "reader-token-0123456789abcdef"
@@ -55,11 +59,16 @@ beforeAll(async () => {
       { name: "reader", sha256: sha256(reader), scopes: ["read"] }
     ]
   })
-  // A small young generation: what is garbage already, and not collected yet, is not taken for growth.
-  server = await serve(here, { env: { NODE_OPTIONS: "--max-semi-space-size=2" } })
+  server = await serve(here)
 }, 60_000)
 afterAll(async () => {
-  await server.kill()
+  console.log(
+    (await server.kill()).stderr
+      .split("\n")
+      .filter((l) => /EVICT [1-9]\d* [1-9]/.test(l))
+      .slice(0, 40)
+      .join("\n")
+  )
   here.remove()
 })
 
@@ -386,19 +395,8 @@ describe("attacks", () => {
       )
     const large = JSON.stringify({ ...good, job: "x".repeat(2 * MB) })
     const larges = () => Promise.all(Array.from({ length: 20 }, () => enrich(large)))
-    let isOver = false
-    const times: Array<number> = []
-    const failed: Array<string> = []
-    const watching = (async () => {
-      while (!isOver) {
-        const begun = performance.now()
-        // A new connection each time: one that is open already would not see the others.
-        const answer = await sent("/health", { method: "GET", headers: { connection: "close" } }).catch(String)
-        times.push(performance.now() - begun)
-        if (typeof answer === "string" || answer.status !== 200) failed.push(String(answer))
-        await new Promise((resolve) => setTimeout(resolve, 20))
-      }
-    })()
+    // From a process of its own: this one is as busy as the attackers.
+    const watch = spawn(process.execPath, [healthWatch, String(server.port)], { stdio: ["pipe", "pipe", "inherit"] })
 
     const open = (bytes: string): Promise<number> =>
       new Promise((resolve) => {
@@ -430,23 +428,23 @@ describe("attacks", () => {
       await larges()
       return { retry, slowest: Math.max(...closedAfter), statuses }
     }
-    const cold = server.memory().now
+    const cold = await server.memory()
     // Code is compiled and the heap laid out by the first load.
     await clients(20, warm, () => undefined)
     await larges()
-    const before = server.memory().now
+    const before = await server.memory()
     const { retry, slowest, statuses } = await attack(swarm)
-    isOver = true
-    await watching
+    watch.stdin.end()
+    const { failed, times }: { failed: Array<string>; times: Array<number> } = JSON.parse(await text(watch.stdout))
 
-    const fromCold = (server.memory().now - cold) / MB
-    const grown = (server.memory().now - before) / MB
+    const fromCold = ((await server.memory()) - cold) / MB
+    const grown = ((await server.memory()) - before) / MB
     const p99 = times.sort((a, b) => a - b)[Math.floor(times.length * 0.99)] ?? Number.NaN
     console.log(
       `closed within ${Math.round(slowest)} ms; ${JSON.stringify([...statuses])}; memory +${grown.toFixed(1)} MB, from cold +${fromCold.toFixed(1)} MB; /health ${times.length} times, p99 ${p99.toFixed(1)} ms`
     )
     assert.deepStrictEqual(failed, [])
-    // T27 wants 10 s and a p99 of 500 ms; 8.5 s and 62 to 305 ms were measured. A busy machine must not fail it: Node's own timeouts would take 88 s.
+    // T27 wants 10 s, a p99 of 500 ms and 64 MB; 1.3 to 9.2 s and 72 ms were measured. A busy machine must not fail it: Node's own timeouts would take 88 s.
     assert.isBelow(slowest, 40_000)
     assert.isBelow(grown, 64)
     assert.isBelow(p99, 5_000)

@@ -1,7 +1,7 @@
 /** `longhaul serve` as a process of its own, in a place with a configuration, a job and sources; and requests to it. */
 import type { ChildProcess } from "node:child_process"
 import { createHash } from "node:crypto"
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs"
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
 import { fileURLToPath } from "node:url"
@@ -62,8 +62,8 @@ export interface Served {
   readonly ask: (method: string, path: string, asked?: Asked) => Promise<Answer>
   /** The run's events from now on, or after the one that was seen last. */
   readonly listen: (runId: string, lastEventId?: string, token?: string) => Promise<Listener>
-  /** Resident memory, in bytes; the most of its life so far. */
-  readonly memory: () => { readonly now: number; readonly most: number }
+  /** Resident memory in bytes, once its garbage is collected. */
+  readonly memory: () => Promise<number>
   readonly kill: (signal?: NodeJS.Signals) => Promise<Ended>
 }
 
@@ -132,6 +132,24 @@ const listening = async (response: Response, abort: AbortController): Promise<Li
   }
 }
 
+/** Collects the garbage of a process when it gets SIGUSR2, and writes down what it still holds: what is garbage already would be taken for growth. */
+const collects = (dir: string): string => {
+  const file = join(dir, "collects.cjs")
+  writeFileSync(
+    file,
+    `require("node:v8").setFlagsFromString("--expose-gc")
+    const collect = require("node:vm").runInNewContext("gc")
+    process.on("SIGUSR2", () => {
+      collect()
+      collect()
+      const { renameSync, writeFileSync } = require("node:fs")
+      writeFileSync("memory.part", String(process.memoryUsage.rss()))
+      renameSync("memory.part", "memory")
+    })`
+  )
+  return file
+}
+
 /** Starts the server over `server.json` of the place, and waits until it listens. */
 export const serve = async (
   { dir }: Place,
@@ -139,7 +157,7 @@ export const serve = async (
 ): Promise<Served> => {
   const { child, ended } = command(["serve", "server.json", "--db", db, "--port", "0", ...args], {
     cwd: dir,
-    env: { ...env, ...(token === null ? {} : { LONGHAUL_TOKEN: token }) }
+    env: { NODE_OPTIONS: `--require ${collects(dir)}`, ...env, ...(token === null ? {} : { LONGHAUL_TOKEN: token }) }
   })
   let stdout = ""
   const url = await new Promise<string>((resolve, reject) => {
@@ -154,8 +172,6 @@ export const serve = async (
     const sent = own === undefined ? token : own
     return sent === null ? {} : { authorization: `Bearer ${sent}` }
   }
-  const line = (name: string) =>
-    Number(new RegExp(`^${name}:\\s+(\\d+)`, "m").exec(readFileSync(`/proc/${child.pid}/status`, "utf8"))?.[1]) * 1024
   return {
     url,
     port: Number(new URL(url).port),
@@ -185,7 +201,13 @@ export const serve = async (
       if (response.status !== 200) throw new Error(`no events: ${response.status} ${await response.text()}`)
       return listening(response, abort)
     },
-    memory: () => ({ now: line("VmRSS"), most: line("VmHWM") }),
+    memory: async () => {
+      const file = join(dir, "memory")
+      rmSync(file, { force: true })
+      child.kill("SIGUSR2")
+      await until(() => existsSync(file), "the collection")
+      return Number(readFileSync(file, "utf8"))
+    },
     kill: (signal = "SIGKILL") => {
       child.kill(signal)
       return ended
