@@ -34,33 +34,36 @@ const MOST_DEPTH = 32
  */
 export const layer = (guards: Guards) =>
   HttpApiBuilder.middleware(
-    Effect.map(
-      Effect.sync(() => ({ looks: turns(), verbs: turns() })),
-      ({ looks, verbs }) =>
-        (app) =>
-          Effect.gen(function* () {
-            const request = yield* HttpServerRequest.HttpServerRequest
-            yield* isRead(request) ? looks : verbs
-            yield* HttpApp.appendPreResponseHandler(yield* farewell)
-            const refused = refusalOf(request, guards)
-            if (refused !== undefined) return refused
-            const safely = Effect.catchAllCause(app, failed)
-            if (isRead(request)) return yield* safely
-            // A verb that needs no more than its path.
-            const body = hasBody(request) ? yield* bodyOf(NodeHttpServerRequest.toIncomingMessage(request)) : "{}"
-            if (typeof body !== "string") return body
-            if (depthOf(body) > MOST_DEPTH) return error(400, "too_deep", `JSON may be ${MOST_DEPTH} deep`)
-            const json = parsed(body)
-            if (Option.isNone(json)) return error(400, "bad_json", "the body is not JSON")
-            // For whoever reads the body next.
-            const read: typeof request = Object.create(request, {
-              text: { value: Effect.succeed(body) },
-              json: { value: Effect.succeed(json.value) }
-            })
-            return yield* Effect.provideService(safely, HttpServerRequest.HttpServerRequest, read)
-          })
-    )
+    Effect.sync(() => {
+      const looks = turns()
+      const verbs = turns()
+      return (app) =>
+        Effect.gen(function* () {
+          const request = yield* HttpServerRequest.HttpServerRequest
+          yield* HttpApp.appendPreResponseHandler(yield* farewell)
+          yield* isRead(request) ? looks : verbs
+          return refusalOf(request, guards) ?? (yield* answered(app, request))
+        })
+    })
   )
+
+const answered = <E, R>(app: HttpApp.Default<E, R>, request: HttpServerRequest.HttpServerRequest) =>
+  Effect.gen(function* () {
+    const safely = Effect.catchAllCause(app, failed)
+    if (isRead(request)) return yield* safely
+    // A verb that needs no more than its path.
+    const body = hasBody(request) ? yield* bodyOf(NodeHttpServerRequest.toIncomingMessage(request)) : "{}"
+    if (typeof body !== "string") return body
+    if (depthOf(body) > MOST_DEPTH) return error(400, "too_deep", `JSON may be ${MOST_DEPTH} deep`)
+    const json = parsed(body)
+    if (Option.isNone(json)) return error(400, "bad_json", "the body is not JSON")
+    // For whoever reads the body next.
+    const read: typeof request = Object.create(request, {
+      text: { value: Effect.succeed(body) },
+      json: { value: Effect.succeed(json.value) }
+    })
+    return yield* Effect.provideService(safely, HttpServerRequest.HttpServerRequest, read)
+  })
 
 /**
  * Node lets one new connection in a turn of its loop. If a turn answers all who are there, a flood of requests keeps others out for seconds, so that one is begun a turn, in their order: one that looks and one that changes something. (A semaphore of
