@@ -151,7 +151,7 @@ const apply = (tables: Tables, writes: Writes): void => {
   for (const [id, book] of writes.books) tables.books.set(id, Object.freeze(book))
   for (const [id, pool] of writes.pools) tables.pools.set(id, Object.freeze(pool))
   for (const worker of writes.workers) writeWorker(tables, worker)
-  for (const { at, runId, worker } of writes.beats) beat(tables, runId, worker, at)
+  for (const beat of writes.beats) writeBeat(tables, beat)
   for (const { discard, runId } of writes.unloads) {
     tables.rows.delete(runId)
     if (discard) tables.books.delete(runId)
@@ -190,9 +190,9 @@ const apply = (tables: Tables, writes: Writes): void => {
   }
 }
 
-const beat = (tables: Tables, runId: string, worker: number, at: number): void => {
+const writeBeat = (tables: Tables, { at, runId, sign, worker }: Writes["beats"][number]): void => {
   const before = inner(tables.workers, runId).get(worker)
-  if (before !== undefined) inner(tables.workers, runId).set(worker, { ...before, beatAt: at })
+  if (before !== undefined) inner(tables.workers, runId).set(worker, { ...before, beatAt: at, sign })
 }
 
 const writeWorker = (tables: Tables, worker: WorkerRecord): void => {

@@ -156,7 +156,9 @@ const apply = (db: Connection, writes: Writes) =>
       if (worker.live) yield* insert(db, "worker", workerColumns, [worker])
       else yield* db.executeRaw(statements.fence, [worker.runId, worker.worker])
     }
-    for (const { at, runId, worker } of writes.beats) yield* db.executeRaw(statements.beat, [at, runId, worker])
+    for (const { at, runId, sign, worker } of writes.beats) {
+      yield* db.executeRaw(statements.beat, [at, sign?.phase ?? null, sign?.allowed ?? null, runId, worker])
+    }
     for (const { discard, runId } of writes.unloads) {
       yield* db.executeRaw(statements.unload, [runId])
       if (discard) yield* db.executeRaw(statements.discardWorkers, [runId])
@@ -251,7 +253,7 @@ export const statements = {
     .map(([name]) => `${name} = ?`)
     .join(", ")} where run_id = ?`,
   fence: "update worker set live = 0 where run_id = ? and worker = ?",
-  beat: "update worker set beat_at = ? where run_id = ? and worker = ?",
+  beat: "update worker set beat_at = ?, phase = ?, allowed = ? where run_id = ? and worker = ?",
   unload: "delete from manifest where run_id = ?",
   discardWorkers: "delete from worker where run_id = ?",
   discard: "delete from run where run_id = ?",

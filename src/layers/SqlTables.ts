@@ -99,7 +99,9 @@ export const workerColumns: Columns<WorkerRecord> = [
   ["host", (worker) => worker.host],
   ["pid", (worker) => worker.pid],
   ["started_at", (worker) => worker.startedAt],
-  ["beat_at", (worker) => worker.beatAt]
+  ["beat_at", (worker) => worker.beatAt],
+  ["phase", (worker) => worker.sign?.phase ?? null],
+  ["allowed", (worker) => worker.sign?.allowed ?? null]
 ]
 
 /** Columns of `manifest`. @since 0.1.0 */
@@ -230,6 +232,7 @@ const oneOf =
 const runStatus = oneOf("loading", "running", "suspended", "done", "cancelled")
 const callState = oneOf("settled", "uncertain", "released")
 const outcomeKind = oneOf("done", "partial", "failed")
+const phase = oneOf("loading", "running", "paused", "cooling", "provider_down", "stopping")
 const checkpointStatus = oneOf("RUNNING", "SUSPENDED", "DONE")
 const correctionSource = oneOf("late", "report", "lookup")
 const jsonOf = <A, I>(schema: Schema.Schema<A, I>) => {
@@ -384,7 +387,8 @@ export const toWorker = (row: Row): WorkerRecord => ({
   host: str(row.host),
   pid: num(row.pid),
   startedAt: num(row.started_at),
-  beatAt: num(row.beat_at)
+  beatAt: num(row.beat_at),
+  sign: row.phase === null ? null : { phase: phase(row.phase), allowed: num(row.allowed) }
 })
 
 /** A row of `correction`. @since 0.1.0 */

@@ -74,8 +74,16 @@ const pools = (clustered: string): ReadonlyArray<string> => [
   `create table pool (id text primary key, cap bigint, spent ${int}, uncertain ${int}, held ${int}) ${clustered}`
 ]
 
+/**
+ * What came with the fifth version: what a worker says of itself.
+ */
+const signs = (): ReadonlyArray<string> => [
+  "alter table worker add column phase text",
+  "alter table worker add column allowed bigint"
+]
+
 /** The tables' versions, oldest first; a database of a version above them was made by a newer Longhaul. */
-const versions = [tables, proof, steering, pools] as const
+const versions = [tables, proof, steering, pools, signs] as const
 
 /**
  * Brings a database's tables to this version.

@@ -45,7 +45,7 @@ const flags = {
   model: Options.text("model").pipe(Options.withDescription("Another model than the job's")),
   out: Options.text("out").pipe(
     Options.withAlias("o"),
-    Options.withDescription(`The results: ${TARGETS} (default <runId>.csv)`)
+    Options.withDescription(`The results: ${TARGETS} (default <runId>.csv, never over the source)`)
   ),
   rpm: Options.integer("rpm").pipe(
     Options.withDescription("The most requests that begin within a minute (default what the provider says)")

@@ -54,8 +54,7 @@ export const execute = (options: CliRunOptions) =>
     }
     const loaded = yield* JobFile.load(settings.job)
     const job = yield* JobSettings.overridden(loaded.job, settings)
-    const out = settings.out ?? (options.runId === undefined ? undefined : `${options.runId}.csv`)
-    if (out !== undefined) yield* RunExport.apart(job.source.location, out)
+    if (settings.out !== undefined) yield* RunExport.apart(job.source.location, settings.out)
     return yield* Effect.provide(chosenDrift(job, options), [
       Budget.layer({
         ...options.budget,
@@ -121,7 +120,7 @@ const run = (job: Job<unknown, unknown>, options: CliRunOptions) =>
       })
     )
     const result = yield* Effect.onInterrupt(ran, () => (runId === undefined ? Effect.void : stopped(runId, db)))
-    const out = settings.out ?? `${result.runId}.csv`
+    const out = settings.out ?? RunExport.defaultOut(result.runId, job.source.location)
     const exported = yield* Effect.either(RunExport.exportRun(job, result.runId, out))
     if (!options.json) yield* Console.log(summary(result, (yield* MonotonicTime.now) - begun, out, db))
     if (Either.isRight(exported)) return ExitCode.ofResult(result)

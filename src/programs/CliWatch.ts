@@ -28,7 +28,14 @@ export const watchCommand = Command.make(
         const rateAt = ProgressLine.recentRate()
         const show = (sight: Watch.Sight) =>
           Effect.flatMap(MonotonicTime.now, (at) => {
-            if (json) return Console.log(JSON.stringify({ ...sight, worker: Option.getOrNull(sight.worker) }))
+            if (json)
+              return Console.log(
+                JSON.stringify({
+                  ...sight,
+                  worker: Option.getOrNull(sight.worker),
+                  phase: Option.getOrNull(sight.phase)
+                })
+              )
             const rate = rateAt(ProgressLine.markOf(at, sight))
             return line.draw((width) => `${ProgressLine.render(snapshotOf(sight), rate, width)}${absent(sight)}`)
           })
@@ -47,10 +54,9 @@ export const watchCommand = Command.make(
     )
 ).pipe(Command.withDescription("A run's progress, from another terminal, until it ends"))
 
-/** What another process knows of it: not what its provider is up to. */
 const snapshotOf = (sight: Watch.Sight): Snapshot => ({
   runId: sight.runId,
-  phase: sight.status === "loading" ? "loading" : sight.paused === null ? "running" : "paused",
+  phase: Option.getOrElse(sight.phase, () => (sight.paused === null ? "running" : "paused")),
   paused: sight.paused,
   rows: sight.rows,
   done: sight.done,
@@ -59,7 +65,7 @@ const snapshotOf = (sight: Watch.Sight): Snapshot => ({
   spent: sight.spent,
   uncertain: sight.uncertain,
   working: sight.working,
-  allowed: sight.maxConcurrency,
+  allowed: sight.allowed,
   concurrency: sight.maxConcurrency
 })
 

@@ -21,7 +21,7 @@
  * @since 0.1.0
  */
 import { Deferred, Effect, Exit, Fiber, Option, PubSub, type Scope, Stream } from "effect"
-import type { OrderRecord, Pause } from "../services/Book.ts"
+import type { OrderRecord, Pause, Phase } from "../services/Book.ts"
 import type { Budget } from "../services/Budget.ts"
 import type { Checkpointer } from "../services/Checkpointer.ts"
 import type { CircuitOpen, InputError, RunRefused, StopReason, StorageError } from "../services/Errors.ts"
@@ -128,7 +128,7 @@ export type RunEvent<A> =
  */
 export interface Snapshot {
   readonly runId: string
-  readonly phase: "loading" | "running" | "paused" | "cooling" | "provider_down" | "stopping"
+  readonly phase: Phase
   /** Who keeps calls from beginning, and why. */
   readonly paused: Pause | null
   readonly rows: number

@@ -5,7 +5,7 @@
  */
 import { Chunk, Clock, type Context, Effect, Option, Random, Schema, type Scope, Stream, Struct } from "effect"
 import { allowed, isCooling, type State } from "../services/Admission.ts"
-import type { Book, Fence, Limits } from "../services/Book.ts"
+import type { Book, Fence, Limits, Phase } from "../services/Book.ts"
 import { Budget } from "../services/Budget.ts"
 import { Checkpointer } from "../services/Checkpointer.ts"
 import * as CircuitBreaker from "../services/CircuitBreaker.ts"
@@ -101,7 +101,7 @@ export const begin = <Row, A, I>(
     }
     const source = yield* RunRecord.sourceText(job.source)
     const wanted = { ...limits, settings: options.settings }
-    const { book, fence, lost } = yield* RunRecord.open(journal, {
+    const { book, fence, lost, says } = yield* RunRecord.open(journal, {
       fresh: {
         runId,
         job: job.name,
@@ -120,6 +120,10 @@ export const begin = <Row, A, I>(
     budget.report(meter.state)
     yield* Effect.forkScoped(Effect.zipRight(lost, Effect.sync(meter.fenced)))
     const counts: Counts = { ...book, loading: book.status === "loading" }
+    says(() => {
+      const state = meter.state()
+      return { phase: phaseOf(state, counts.loading), allowed: allowed(state) }
+    })
     return {
       job,
       options,
@@ -323,7 +327,7 @@ export const snapshotOf = <Row, A, I>({ counts, fence, meter }: Live<Row, A, I>)
   }
 }
 
-const phaseOf = (state: State, loading: boolean): Snapshot["phase"] => {
+const phaseOf = (state: State, loading: boolean): Phase => {
   if (loading) return "loading"
   if (state.stop !== null) return "stopping"
   if (state.paused !== null) return "paused"

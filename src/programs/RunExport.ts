@@ -39,6 +39,10 @@ export const apart = (source: string, out: string) =>
       : Effect.void
   )
 
+/** Where a run's results go if nobody names a file: its own name, unless that is the source's. @since 0.1.0 */
+export const defaultOut = (runId: string, source: string): string =>
+  realOf(source) === realOf(`${runId}.csv`) ? `${runId}-results.csv` : `${runId}.csv`
+
 const realOf = (path: string): string => (existsSync(path) ? realpathSync(path) : resolve(path))
 
 // What most runs do not need is not loaded.

@@ -4,7 +4,7 @@
  * @since 0.1.0
  */
 import { Effect, Schema, type Scope } from "effect"
-import { type Book, type Fence, type Limits, type Pool, withLimits } from "../services/Book.ts"
+import { type Book, type Limits, type Pool, withLimits } from "../services/Book.ts"
 import { RunRefused, type StorageError } from "../services/Errors.ts"
 import type { JournalShape } from "../services/Journal.ts"
 import type { RowSource } from "../services/RowSource.ts"
@@ -27,11 +27,8 @@ export interface Opening {
 }
 
 /** @since 0.1.0 */
-export interface Opened {
+export interface Opened extends Worker.Claim {
   readonly book: Book
-  readonly fence: Fence
-  /** Completes when another process has taken the run over. */
-  readonly lost: Effect.Effect<void>
 }
 
 /**
@@ -59,11 +56,11 @@ export const open = (
       }
       return missing
     })
-    const { fence, lost } = yield* Worker.claim(journal, runId, ready)
+    const claimed = yield* Worker.claim(journal, runId, ready)
     const book = yield* journal.reads.book(runId)
     // Only now: what a killed worker had under way is closed by the claim.
     if (book?.status === "cancelled") return yield* cancelled(runId)
-    return book === undefined ? yield* gone(runId) : { book: withLimits(book, limits), fence, lost }
+    return book === undefined ? yield* gone(runId) : { book: withLimits(book, limits), ...claimed }
   })
 
 const wrongJob = (found: Book, job: string) =>

@@ -87,7 +87,7 @@ const MOST_RUNS = 200
 const viewOf = (runId: string): Effect.Effect<Run, NotFound | Unavailable, Journal | ServerRuns> =>
   Effect.gen(function* () {
     const { plain, working } = yield* ServerRuns
-    const { worker: _, ...look } = yield* readable(Watch.look(runId))
+    const { phase: _phase, worker: _worker, ...look } = yield* readable(Watch.look(runId))
     const sight = { ...look, reason: plain(look.reason) }
     const live = working(runId)
     if (live === undefined) {

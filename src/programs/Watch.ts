@@ -12,7 +12,7 @@
  * @since 0.1.0
  */
 import { Clock, Duration, Effect, Option, Schedule, Stream } from "effect"
-import type { WorkerRecord } from "../services/Book.ts"
+import type { Phase, Sign, WorkerRecord } from "../services/Book.ts"
 import type { RunRefused, StorageError } from "../services/Errors.ts"
 import { Journal } from "../services/Journal.ts"
 import * as Report from "./Report.ts"
@@ -21,13 +21,16 @@ import * as Report from "./Report.ts"
 const SILENT_MS = 35_000
 
 /**
- * Where a run is. `working`: calls under way. `worker`: who works on it; none where nobody has said so for half a minute.
+ * Where a run is. `working`: calls under way, of the `allowed` ones; below the run's concurrency where the provider takes fewer. `worker`: who works on it; none where nobody has said so for half a
+ * minute. `phase`: what that worker is at, as it said within the last second; none without a worker.
  *
  * @since 0.1.0
  */
 export interface Sight extends Report.Totals {
   readonly working: number
+  readonly allowed: number
   readonly worker: Option.Option<WorkerRecord>
+  readonly phase: Option.Option<Phase>
 }
 
 /**
@@ -42,8 +45,22 @@ export const look = (runId: string): Effect.Effect<Sight, RunRefused | StorageEr
     const now = yield* Clock.currentTimeMillis
     const workers = yield* reads.workers(runId)
     const worker = workers.findLast(({ beatAt, live }) => live && now - beatAt < SILENT_MS)
-    return { ...totals, working: yield* reads.inFlight(runId), worker: Option.fromNullable(worker) }
+    return {
+      ...totals,
+      working: yield* reads.inFlight(runId),
+      allowed: worker?.sign?.allowed ?? totals.maxConcurrency,
+      worker: Option.fromNullable(worker),
+      phase: Option.map(Option.fromNullable(worker), ({ sign }) => phaseOf(totals, sign))
+    }
   })
+
+/** The book knows of a pause before the worker does. */
+const phaseOf = ({ paused, status }: Report.Totals, sign: Sign | null): Phase => {
+  if (status === "loading") return "loading"
+  if (sign?.phase === "stopping") return "stopping"
+  if (paused !== null) return "paused"
+  return sign === null || sign.phase === "paused" || sign.phase === "loading" ? "running" : sign.phase
+}
 
 /**
  * A look every `everyMs` milliseconds (default 500), as long as the run may go on: until it is done or cancelled, or suspended with nobody at work.

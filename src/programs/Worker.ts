@@ -5,18 +5,21 @@
  */
 import { hostname } from "node:os"
 import { Clock, Deferred, Effect, Schedule, type Scope } from "effect"
-import type { Fence, Verdict, WorkerRecord } from "../services/Book.ts"
+import type { Fence, Sign, Verdict, WorkerRecord } from "../services/Book.ts"
 import { RunRefused, type StorageError } from "../services/Errors.ts"
 import type { JournalShape } from "../services/Journal.ts"
 import { Usd } from "../services/Usd.ts"
 
-/** How often a worker says that it lives, and looks whether it still may. */
+/** How often a worker says that it lives, and looks whether it still may; what has changed of its sign is said within `LOOK_MS`. */
 const BEAT_MS = 10_000
+const LOOK_MS = 1_000
 
 /** A run that is claimed. `lost` completes when another process took it over. @since 0.1.0 */
 export interface Claim {
   readonly fence: Fence
   readonly lost: Effect.Effect<void>
+  /** What the worker says of itself from now on. */
+  readonly says: (sign: () => Sign) => void
 }
 
 /**
@@ -38,7 +41,15 @@ export const claim = <E = never>(
     if (!locked) return yield* busy(runId, live.at(-1), now)
     const lost = yield* ready
     const fence: Fence = { runId, worker: Math.max(0, ...workers.map((worker) => worker.worker)) + 1 }
-    const record = { ...fence, live: true, host: hostname(), pid: process.pid, startedAt: STARTED_AT, beatAt: now }
+    const record = {
+      ...fence,
+      live: true,
+      host: hostname(),
+      pid: process.pid,
+      startedAt: STARTED_AT,
+      beatAt: now,
+      sign: null
+    }
     const dead = live.map((worker) => worker.worker)
     // Only who was given the claim gives it back: the number of one who came too late is the winner's.
     const verdict = yield* Effect.acquireRelease(
@@ -47,19 +58,39 @@ export const claim = <E = never>(
     )
     if (verdict._tag !== "Ok") return yield* takenOver(runId)
     const taken = yield* Deferred.make<void>()
-    yield* Effect.forkScoped(Effect.ignore(beating(journal, fence, taken)))
-    return { fence, lost: Deferred.await(taken) }
+    let signOf: () => Sign | null = () => null
+    yield* Effect.forkScoped(Effect.ignore(beating(journal, fence, taken, () => signOf())))
+    return {
+      fence,
+      lost: Deferred.await(taken),
+      says: (sign) => {
+        signOf = sign
+      }
+    }
   })
 
 const STARTED_AT = Math.round(Date.now() - process.uptime() * 1000)
 
 /** A worker that has nothing to write learns of its end by this. */
-const beating = (journal: JournalShape, fence: Fence, taken: Deferred.Deferred<void>) => {
-  const beat = Effect.gen(function* () {
-    const verdict: Verdict = yield* journal.commit({ _tag: "Beat", fence, at: yield* Clock.currentTimeMillis })
+const beating = (
+  journal: JournalShape,
+  fence: Fence,
+  taken: Deferred.Deferred<void>,
+  signOf: () => Sign | null
+): Effect.Effect<void, StorageError> => {
+  let silent = 0
+  let said: Sign | null = null
+  const look = Effect.gen(function* () {
+    const sign = signOf()
+    silent += LOOK_MS
+    if (silent < BEAT_MS && sign?.phase === said?.phase && sign?.allowed === said?.allowed) return
+    silent = 0
+    said = sign
+    const at = yield* Clock.currentTimeMillis
+    const verdict: Verdict = yield* journal.commit({ _tag: "Beat", fence, at, sign })
     if (verdict._tag === "Fenced") yield* Deferred.succeed(taken, undefined)
   })
-  return Effect.repeat(Effect.delay(beat, BEAT_MS), Schedule.forever)
+  return Effect.repeat(Effect.delay(look, LOOK_MS), Schedule.forever)
 }
 
 /**

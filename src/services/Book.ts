@@ -134,7 +134,7 @@ const decideFenced = (op: FencedOp, book: Book, group: Group): Verdict => {
       })
       return ok
     case "Beat":
-      group.writes.beats.push({ ...op.fence, at: op.at })
+      group.writes.beats.push({ ...op.fence, at: op.at, sign: op.sign })
       return ok
     case "Unload": {
       // A run that counts money stays, whatever its source: what a lost database cost stands in it.

@@ -36,7 +36,8 @@ export const gone = ({ runId, worker }: Fence): WorkerRecord => ({
   host: "",
   pid: 0,
   startedAt: 0,
-  beatAt: 0
+  beatAt: 0,
+  sign: null
 })
 
 /** The state of one group of operations: what was read, changed as they are decided. @since 0.1.0 */

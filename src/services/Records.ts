@@ -111,6 +111,15 @@ export interface RowRecord {
 /** Names one row. @since 0.1.0 */
 export type RowId = Pick<RowRecord, "runId" | "seq">
 
+/** What a run's process is at: `paused`, by an operator or a detector; `cooling`, for as long as the provider asked for; `provider_down`, one call asks whether it is back; `stopping`, no call begins any more. @since 0.1.0 */
+export type Phase = "loading" | "running" | "paused" | "cooling" | "provider_down" | "stopping"
+
+/** What a worker says of itself: its phase, and how many calls it may have in flight. @since 0.1.0 */
+export interface Sign {
+  readonly phase: Phase
+  readonly allowed: number
+}
+
 /** A worker process of a run: `worker` numbers them from 1 and fences the dead ones. @since 0.1.0 */
 export interface WorkerRecord {
   readonly runId: string
@@ -122,6 +131,8 @@ export interface WorkerRecord {
   readonly startedAt: number
   /** When the worker last said that it lives. */
   readonly beatAt: number
+  /** What it said of itself then; null where it has nothing to say, or has not yet. */
+  readonly sign: Sign | null
 }
 
 /** An open hold: a call that may be under way. `attempt` numbers the calls of one turn from 0. @since 0.1.0 */
@@ -242,7 +253,7 @@ export type Op =
       readonly dead: ReadonlyArray<number>
       readonly lost: Usd
     }
-  | { readonly _tag: "Beat"; readonly fence: Fence; readonly at: number }
+  | { readonly _tag: "Beat"; readonly fence: Fence; readonly at: number; readonly sign: Sign | null }
   | { readonly _tag: "Quit"; readonly fence: Fence }
   | { readonly _tag: "Unload"; readonly fence: Fence; readonly discard: boolean }
   /** `heard`, here and below: the last order that the writer knows; refused where there is a later one. */
@@ -405,7 +416,7 @@ export interface Writes {
   readonly created: Set<string>
   readonly pools: Map<string, Pool>
   readonly workers: Array<WorkerRecord>
-  readonly beats: Array<Fence & { readonly at: number }>
+  readonly beats: Array<Fence & Pick<WorkerRecord, "sign"> & { readonly at: number }>
   /** Manifests to delete, before rows are written; `discard`: the whole run, after everything else. */
   readonly unloads: Array<{ readonly runId: string; readonly discard: boolean }>
   readonly rows: Array<RowRecord>

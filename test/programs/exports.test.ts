@@ -131,17 +131,14 @@ describe("longhaul export", () => {
     const rows = "id,name\n1,acme\n2,initech\n"
     writeFileSync(join(cwd, "own.csv"), rows)
     const run = ["run", job, "--llm", "simulated", "--budget", "1", "--source", "own.csv", "--db", "own.db"]
-    for (const name of [
-      ["--run-id", "own"],
-      ["--run-id", "named", "--out", join(cwd, ".", "own.csv")]
-    ]) {
-      const refused = await longhaul(...run, ...name)
-      assert.strictEqual(refused.code, 2, refused.stderr)
-      assert.include(refused.stderr, "the results would be written over the source")
-      assert.include(refused.stderr, "fix: name another file with --out")
-    }
+    const refused = await longhaul(...run, "--run-id", "own", "--out", join(cwd, ".", "own.csv"))
+    assert.strictEqual(refused.code, 2, refused.stderr)
+    assert.include(refused.stderr, "the results would be written over the source")
+    assert.include(refused.stderr, "fix: name another file with --out")
     assert.strictEqual((await longhaul("status", "own", "--db", "own.db")).code, 2)
-    await fine(...run, "--run-id", "own", "--out", "out-own.csv")
+    // Its own name would be the source's.
+    assert.include(await fine(...run, "--run-id", "own"), "own-results.csv")
+    assert.match(readFileSync(join(cwd, "own-results.csv"), "utf8"), /^id,name,/)
     symlinkSync(join(cwd, "own.csv"), join(cwd, "alias.csv"))
     for (const out of ["own.csv", "alias.csv"]) {
       assert.include((await longhaul("export", "own", "--db", "own.db", "--out", out)).stderr, "over the source")

@@ -28,7 +28,7 @@ const callsOf = (database: Database) => read(database, ({ reads }) => reads.call
 /** Another process takes the run over, though the first one lives: as where its lock was deleted or never held. */
 const takeOver = (database: Database) =>
   read(database, (journal) => {
-    const worker = { runId: "r1", worker: 2, live: true, host: "other", pid: 1, startedAt: 0, beatAt: 0 }
+    const worker = { runId: "r1", worker: 2, live: true, host: "other", pid: 1, startedAt: 0, beatAt: 0, sign: null }
     return journal.commit({ _tag: "Claim", worker, dead: [1], lost: Usd.zero })
   })
 
@@ -125,7 +125,7 @@ for (const [backend, open] of Object.entries(backends)) {
         const fence = { runId: "r1", worker: 1 }
         const ops: ReadonlyArray<Op> = [
           { _tag: "Load", fence, rows: [], filtered: 7, last: true },
-          { _tag: "Beat", fence, at: 9 },
+          { _tag: "Beat", fence, at: 9, sign: null },
           { _tag: "Unload", fence, discard: true },
           { _tag: "Limits", fence, limits: { cap: null } },
           { _tag: "Status", fence, status: "loading", reason: null },

@@ -209,7 +209,16 @@ for (const [backend, open] of Object.entries(backends)) {
           yield* session(database, echoing(), job, { maxCalls: 2 })
           // It has the lock and is in the book, as a process that works; then it is gone without a word.
           const [pid, now, life] = [4_711, Date.now(), yield* Scope.make()]
-          const worker = { runId: "r1", worker: 2, live: true, host: "box", pid, startedAt: now, beatAt: now }
+          const worker = {
+            runId: "r1",
+            worker: 2,
+            live: true,
+            host: "box",
+            pid,
+            startedAt: now,
+            beatAt: now,
+            sign: null
+          }
           const claim = Effect.gen(function* () {
             const journal = yield* Effect.flatMap(database, Journal.make)
             assert.isTrue(yield* journal.lock("r1"))

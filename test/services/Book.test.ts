@@ -17,6 +17,7 @@ import { booksOf, decided, fenced, ok, refused, writesOf } from "../support/deci
 import { bookOf, holdOf, workerOf } from "../support/records.ts"
 
 const fence = { runId: "run", worker: 1 }
+const sign = { phase: "cooling", allowed: 3 } as const
 const book = bookOf("run", {
   rows: 60,
   filtered: 3,
@@ -130,7 +131,7 @@ describe("What must be read", () => {
     read({ _tag: "Uncertain", hold, reason: "", answer: null, requestId: null, at: 9 }, ["held"])
     read({ _tag: "Release", hold, reason: "", sent: true, at: 9 }, ["held"])
     read({ _tag: "Correct", correction }, ["corrected"], { uncertain: [correction] })
-    read({ _tag: "Beat", fence, at: 9 }, ["run"])
+    read({ _tag: "Beat", fence, at: 9, sign }, ["run"])
     read({ _tag: "Outcome", fence, outcome: outcomeOf(1, "done"), facts }, ["run"])
   })
 
@@ -168,8 +169,8 @@ describe("A run", () => {
   })
 
   it("hears that its worker lives, and that it goes", () => {
-    writes({ _tag: "Beat", fence, at: 9 }, { beats: [{ ...fence, at: 9 }] })
-    const gone = { ...fence, live: false, host: "", pid: 0, startedAt: 0, beatAt: 0 }
+    writes({ _tag: "Beat", fence, at: 9, sign }, { beats: [{ ...fence, at: 9, sign }] })
+    const gone = { ...fence, live: false, host: "", pid: 0, startedAt: 0, beatAt: 0, sign: null }
     writes({ _tag: "Quit", fence }, { workers: [gone] })
   })
 
@@ -200,7 +201,11 @@ describe("A run", () => {
       verdicts: [fenced, fenced, fenced],
       writes: writesOf()
     })
-    assert.deepStrictEqual(decided([{ _tag: "Beat", fence, at: 9 }], {}).verdicts, [fenced], "a run that is not there")
+    assert.deepStrictEqual(
+      decided([{ _tag: "Beat", fence, at: 9, sign }], {}).verdicts,
+      [fenced],
+      "a run that is not there"
+    )
   })
 })
 

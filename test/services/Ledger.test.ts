@@ -184,7 +184,16 @@ describe("A claim", () => {
     dead,
     lost
   })
-  const buried = (worker: number) => ({ runId: "run", worker, live: false, host: "", pid: 0, startedAt: 0, beatAt: 0 })
+  const buried = (worker: number) => ({
+    runId: "run",
+    worker,
+    live: false,
+    host: "",
+    pid: 0,
+    startedAt: 0,
+    beatAt: 0,
+    sign: null
+  })
   const crashed = (record: HoldRecord) => closedAs(record, "uncertain", record.amount, { reason: "crash", closedAt: 7 })
 
   it("I10: makes uncertain what the dead held, and what one that is long gone held, at its full amount; the living keep theirs", () => {

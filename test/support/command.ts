@@ -16,6 +16,8 @@ export interface Ended {
 export interface Running {
   readonly child: ChildProcess
   readonly ended: Promise<Ended>
+  /** What it has printed so far. */
+  readonly stdout: () => string
   /** Resolves when stderr has shown this text. */
   readonly shows: (text: string) => Promise<void>
 }
@@ -60,5 +62,5 @@ export const command = (args: ReadonlyArray<string>, { as, cwd, env = {}, throug
       look()
       ended.then(() => reject(new Error(`ended without showing "${text}": ${stderr}`)), reject)
     })
-  return { child, ended, shows }
+  return { child, ended, stdout: () => stdout, shows }
 }

@@ -55,7 +55,8 @@ export const workerOf = (runId: string, worker = 1): WorkerRecord => ({
   host: "host",
   pid: 1,
   startedAt: 1,
-  beatAt: 7
+  beatAt: 7,
+  sign: null
 })
 
 /** The n-th hold of a run, of worker 1, on a row of its own unless told otherwise. */

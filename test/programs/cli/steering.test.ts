@@ -101,6 +101,36 @@ describe("longhaul", () => {
     assert.strictEqual(await calls(), 602)
   })
 
+  it("watch says what the worker is at: here that its provider is gone", limit, async () => {
+    const own = await startFakeProvider({ latency: 200 })
+    writeFileSync(
+      join(cwd, "gone.csv"),
+      `id,name\n${Array.from({ length: 200 }, (_, i) => `v${i},vendor ${i}`).join("\n")}\n`
+    )
+    const flags = ["--source", "gone.csv", "--db", "gone.db", "--run-id", "gone", "--budget", "1", "-c", "8"]
+    const running = command(["run", job, ...flags], { cwd, env: { ...env(), OPENAI_BASE_URL: own.url } })
+    await until(async () => (await own.bill()).requests >= 8)
+    const watching = command(["watch", "gone", "--db", "gone.db", "--json"], { cwd, env: env() })
+    const looks = () =>
+      watching
+        .stdout()
+        .trim()
+        .split("\n")
+        .filter(Boolean)
+        .map((line) => JSON.parse(line))
+    await until(async () => looks().length > 0)
+    assert.deepInclude(looks()[0], { phase: "running", allowed: 8 })
+    await own.stop()
+    await until(async () => looks().at(-1).phase === "provider_down")
+    const shown = command(["watch", "gone", "--db", "gone.db"], { cwd, env: env() })
+    await until(async () => shown.stdout().includes("workers active"))
+    assert.match(shown.stdout(), /^provider down, probing · \d+ \/ 200 done · /m)
+    for (const { child, ended } of [watching, shown, running]) {
+      child.kill("SIGINT")
+      await ended
+    }
+  })
+
   it("cancel ends it for good; what cannot be ordered is one line with exit 2", limit, async () => {
     const { running } = await begin("given", 600, ["--budget", "1", "-c", "2"])
     await longhaul(["cancel", "given", "--db", "given.db"])
