@@ -81,10 +81,9 @@ const makeRoom = (server: Server): void => {
   })
   server.on("request", (request, response) => {
     const { socket } = request
-    const hasBody = Number(request.headers["content-length"] ?? 0) > 0 || "transfer-encoding" in request.headers
     idle.delete(socket)
     asking.delete(socket)
-    if (hasBody) {
+    if (ServerGuards.hasBody(request)) {
       asking.set(socket, looks)
       request.once("end", () => asking.delete(socket))
     }

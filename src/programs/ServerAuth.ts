@@ -7,8 +7,8 @@ import { createHash, timingSafeEqual } from "node:crypto"
 import * as RateLimiter from "@effect/experimental/RateLimiter"
 import * as HttpApp from "@effect/platform/HttpApp"
 import * as HttpServerResponse from "@effect/platform/HttpServerResponse"
-import { Duration, Effect, Layer, Redacted } from "effect"
-import { Auth, Scope } from "./Api.ts"
+import { type Context, Duration, Effect, Layer, Redacted } from "effect"
+import { Auth, type Caller, Scope } from "./Api.ts"
 import { TooMany, Unauthorized } from "./ApiErrors.ts"
 import { OPERATOR, type ServerConfig } from "./ServerConfig.ts"
 
@@ -48,6 +48,14 @@ export const layer = ({ operator, tokens }: AuthOptions): Layer.Layer<Auth> => {
     })
   )
 }
+
+/**
+ * A run is its caller's matter, and the operator's.
+ *
+ * @since 0.1.0
+ */
+export const maySee = ({ isOperator, name }: Context.Tag.Service<Caller>, owner: string | undefined): boolean =>
+  isOperator || owner === name
 
 const unauthorized = Effect.zipRight(
   HttpApp.appendPreResponseHandler((_, response) =>

@@ -145,10 +145,17 @@ const refusalOf = (request: HttpServerRequest.HttpServerRequest, { hosts, origin
     : error(415, "not_json", "send application/json")
 }
 
-const lengthOf = ({ headers }: HttpServerRequest.HttpServerRequest) => Number(headers["content-length"] ?? 0)
-const hasBody = (request: HttpServerRequest.HttpServerRequest) =>
-  !isRead(request) && (lengthOf(request) > 0 || request.headers["transfer-encoding"] !== undefined)
-const isRead = ({ method }: HttpServerRequest.HttpServerRequest) => method === "GET" || method === "HEAD"
+/** A request, as this platform or Node has it. @since 0.1.0 */
+export interface Head {
+  readonly method?: string | undefined
+  readonly headers: { readonly [name: string]: unknown }
+}
+
+const lengthOf = ({ headers }: Head) => Number(headers["content-length"] ?? 0)
+const isRead = ({ method }: Head) => method === "GET" || method === "HEAD"
+/** Whether there is a body to wait for. @since 0.1.0 */
+export const hasBody = (head: Head): boolean =>
+  !isRead(head) && (lengthOf(head) > 0 || head.headers["transfer-encoding"] !== undefined)
 
 const tooLarge = error(413, "too_large", `a body may have ${MOST_BYTES} bytes`)
 

@@ -11,7 +11,7 @@ import * as HttpServerResponse from "@effect/platform/HttpServerResponse"
 import * as NodeHttpServerRequest from "@effect/platform-node/NodeHttpServerRequest"
 import { Context, Effect, Either, Layer, Option, Schedule, Schema, Stream } from "effect"
 import { Checkpointer } from "../services/Checkpointer.ts"
-import type { InputError, RunRefused, StorageError } from "../services/Errors.ts"
+import type { RunRefused, StorageError } from "../services/Errors.ts"
 import { Journal } from "../services/Journal.ts"
 import { Api, Caller, type Page, type Scope } from "./Api.ts"
 import { Forbidden, NotFound, type TooMany, Unavailable, type Unprocessable } from "./ApiErrors.ts"
@@ -24,26 +24,10 @@ import * as Receipt from "./Receipt.ts"
 import * as Report from "./Report.ts"
 import * as RunExport from "./RunExport.ts"
 import * as ServerAuth from "./ServerAuth.ts"
-import { ServerRuns, served, toBeginError, within } from "./ServerRuns.ts"
+import { acting, noRun, reading } from "./ServerErrors.ts"
+import { ServerRuns, served, within } from "./ServerRuns.ts"
 import * as Steering from "./Steering.ts"
 import * as Watch from "./Watch.ts"
-
-type LibraryError = RunRefused | InputError | StorageError
-
-const noRun = new NotFound({ code: "not_found", message: "there is no such run" })
-
-/** Errors of reading: where a run that was looked at is gone, it is not there. */
-const readable = <A, R>(read: Effect.Effect<A, LibraryError, R>): Effect.Effect<A, NotFound | Unavailable, R> =>
-  read.pipe(
-    Effect.tapErrorTag("StorageError", (error) => Effect.logError(error.message)),
-    Effect.mapError((error) =>
-      error._tag === "StorageError"
-        ? new Unavailable({ code: error.reason, message: "the database refuses; the server's log says why" })
-        : error._tag === "RunRefused"
-          ? noRun
-          : new NotFound({ code: error.reason, message: error.message })
-    )
-  )
 
 /** The run, if the caller may see it and has the scope. */
 const allowed = (runId: string, scope: Scope) =>
@@ -52,11 +36,11 @@ const allowed = (runId: string, scope: Scope) =>
     const caller = yield* Caller
     const runs = yield* ServerRuns
     const refused = runs.refused(runId, caller)
-    const book = yield* Effect.mapError(readable(Report.bookOf(runId)), (error) =>
+    const book = yield* Effect.mapError(reading(Report.bookOf(runId)), (error) =>
       error._tag === "NotFound" && refused !== undefined ? new NotFound({ code: "bad_input", message: refused }) : error
     )
     const settings = yield* served(book.settings)
-    if (!caller.isOperator && settings?.server.caller !== caller.name) return yield* noRun
+    if (!ServerAuth.maySee(caller, settings?.server.caller)) return yield* noRun
     return settings
   })
 
@@ -87,7 +71,7 @@ const MOST_RUNS = 200
 const viewOf = (runId: string): Effect.Effect<Run, NotFound | Unavailable, Journal | ServerRuns> =>
   Effect.gen(function* () {
     const { plain, working } = yield* ServerRuns
-    const { phase: _phase, worker: _worker, ...look } = yield* readable(Watch.look(runId))
+    const { phase: _phase, worker: _worker, ...look } = yield* reading(Watch.look(runId))
     const sight = { ...look, reason: plain(look.reason) }
     const live = working(runId)
     if (live === undefined) {
@@ -136,9 +120,9 @@ const runs = HttpApiBuilder.group(Api, "runs", (handlers) =>
         yield* need("read")
         const caller = yield* Caller
         const { reads } = yield* Journal
-        const books = yield* readable(reads.books)
+        const books = yield* reading(reads.books)
         const seen = yield* Effect.filter(books, ({ settings }) =>
-          Effect.map(served(settings), (found) => caller.isOperator || found?.server.caller === caller.name)
+          Effect.map(served(settings), (found) => ServerAuth.maySee(caller, found?.server.caller))
         )
         return yield* Effect.forEach(seen.slice(-MOST_RUNS).reverse(), ({ runId }) => viewOf(runId))
       })
@@ -150,18 +134,18 @@ const runs = HttpApiBuilder.group(Api, "runs", (handlers) =>
     .handle("calls", ({ path: { rowId, runId } }) =>
       Effect.zipRight(
         allowed(runId, "read"),
-        Effect.map(readable(Receipt.rowCalls(runId, rowId)), (calls) =>
+        Effect.map(reading(Receipt.rowCalls(runId, rowId)), (calls) =>
           calls.map((call) => ({ ...call, requestId: Option.getOrNull(call.requestId) }))
         )
       )
     )
     .handle("failures", ({ path: { runId } }) =>
-      Effect.zipRight(allowed(runId, "read"), readable(FailureGroups.groups(runId)))
+      Effect.zipRight(allowed(runId, "read"), reading(FailureGroups.groups(runId)))
     )
     .handle("receipt", ({ path: { runId } }) =>
       Effect.gen(function* () {
         yield* allowed(runId, "read")
-        const receipt = yield* readable(Receipt.receipt(runId))
+        const receipt = yield* reading(Receipt.receipt(runId))
         return { ...receipt, reason: (yield* ServerRuns).plain(receipt.reason) }
       })
     )
@@ -184,7 +168,7 @@ const rowsOf = (runId: string, { after = -1, end, limit = 100, search }: typeof 
     let seen = 0
     let last: number | null = null
     const rows = Stream.map(Report.results(runId, Schema.Unknown, { after }), rowOf)
-    yield* readable(
+    yield* reading(
       Stream.runForEachWhile(rows, (row) =>
         Effect.sync(() => {
           if (found.length === limit || seen === MOST_SEEN) return false
@@ -220,7 +204,7 @@ const rowOf = ({ id, outcome, record, seq }: Report.ReportedRow<unknown>): Row =
 const checkpointsOf = (runId: string) =>
   Effect.gen(function* () {
     const checkpointer = yield* Checkpointer
-    const versions = yield* readable(checkpointer.listVersions(runId))
+    const versions = yield* reading(checkpointer.listVersions(runId))
     const found = yield* Effect.forEach(versions, (version) =>
       Effect.option(checkpointer.get(runId, version, Report.Progress))
     )
@@ -251,7 +235,7 @@ const exported = (runId: string, jobName: string | undefined, format: keyof type
     const fs = yield* FileSystem.FileSystem
     const directory = yield* Effect.orDie(fs.makeTempDirectoryScoped({ prefix: "longhaul-" }))
     const file = `${directory}/rows.${format}`
-    yield* readable(RunExport.exportRun(job, runId, file, { asOf }))
+    yield* reading(RunExport.exportRun(job, runId, file, { asOf }))
     return yield* Effect.orDie(
       HttpServerResponse.file(file, {
         headers: {
@@ -329,7 +313,7 @@ const steer = (runId: string, order: Order) =>
     Effect.gen(function* () {
       yield* allowed(runId, "steer")
       const { name } = yield* Caller
-      yield* Effect.mapError(order(runId, { by: name }), toBeginError)
+      yield* acting(order(runId, { by: name }))
       return yield* viewOf(runId)
     })
   )
@@ -367,7 +351,7 @@ const steering = HttpApiBuilder.group(Api, "steering", (handlers) =>
           yield* allowed(runId, "steer")
           const { name } = yield* Caller
           const which = typeof rows === "string" ? rows : { rows }
-          return { rows: yield* Effect.mapError(Steering.requeue(runId, which, { by: name }), toBeginError) }
+          return { rows: yield* acting(Steering.requeue(runId, which, { by: name })) }
         })
       )
     )

@@ -21,14 +21,14 @@ import {
 } from "effect"
 import * as Budget from "../services/Budget.ts"
 import type { Checkpointer } from "../services/Checkpointer.ts"
-import type { InputError, RunRefused, StopReason, StorageError } from "../services/Errors.ts"
+import type { InputError, StopReason, StorageError } from "../services/Errors.ts"
 import * as Identity from "../services/Identity.ts"
 import { Journal } from "../services/Journal.ts"
 import type { LLM } from "../services/LLM.ts"
 import * as MonotonicTime from "../services/MonotonicTime.ts"
 import type { Store } from "../services/Store.ts"
 import type { Caller, Enrich } from "./Api.ts"
-import { Conflict, NotFound, TooMany, Unavailable, Unprocessable } from "./ApiErrors.ts"
+import { Conflict, TooMany, Unavailable, Unprocessable } from "./ApiErrors.ts"
 import * as Enrichment from "./Enrichment.ts"
 import * as EventFeed from "./EventFeed.ts"
 import * as EventLine from "./EventLine.ts"
@@ -37,8 +37,9 @@ import * as JobFile from "./JobFile.ts"
 import * as JobSettings from "./JobSettings.ts"
 import * as ProgressLine from "./ProgressLine.ts"
 import * as Report from "./Report.ts"
+import { maySee } from "./ServerAuth.ts"
 import type { ServerConfig } from "./ServerConfig.ts"
-import type { WorkflowError } from "./Workflow.ts"
+import { acting, type BeginError, toBeginError } from "./ServerErrors.ts"
 
 /** The pool of all runs that a server begins. @since 0.1.0 */
 export const POOL = "server"
@@ -50,9 +51,6 @@ export interface Working {
   /** Rows a second, over the last half minute. */
   readonly rate: () => number
 }
-
-/** How a request to begin or go on fails. @since 0.1.0 */
-export type BeginError = Conflict | NotFound | TooMany | Unavailable | Unprocessable
 
 /** @since 0.1.0 */
 export interface ServerRunsShape {
@@ -97,7 +95,6 @@ const make = (config: ServerConfig, spans: boolean) =>
     const services = yield* Effect.context<Journal | Store | Checkpointer>()
     const { location, reads } = Context.get(services, Journal)
     const hide = hiding(config, location)
-    const failed = (error: Parameters<typeof toBeginError>[0]) => toBeginError(error, hide)
     // All drain at once.
     const scope = yield* Effect.flatMap(Effect.scope, (outer) => Scope.fork(outer, ExecutionStrategy.parallel))
     const jobs = yield* prepared(config)
@@ -191,7 +188,7 @@ const make = (config: ServerConfig, spans: boolean) =>
               Effect.zipRight(
                 Effect.logError(`run ${runId} stopped: ${error.message}`),
                 Effect.sync(() => {
-                  const { message } = failed(error)
+                  const { message } = toBeginError(error, hide)
                   feed.append("Failed", JSON.stringify({ _tag: "Failed", message }))
                   remember(refused, runId, { caller: settings.server.caller, message })
                 })
@@ -218,7 +215,7 @@ const make = (config: ServerConfig, spans: boolean) =>
         yield* Effect.forkIn(Effect.forever(Effect.delay(tick, "1 second")), own)
         yield* Effect.forkIn(ended, scope)
         yield* Effect.logInfo(`run ${runId} begins`)
-      }).pipe(Effect.mapError(failed))
+      }).pipe((work) => acting(work, hide))
 
     const begin: ServerRunsShape["begin"] = (caller, asked, key) =>
       Effect.gen(function* () {
@@ -228,7 +225,7 @@ const make = (config: ServerConfig, spans: boolean) =>
         const { budget, canary, maxCalls, requestsPerMinute, tokensPerMinute } = asked
         const maxConcurrency = asked.concurrency ?? Math.min(8, config.maxConcurrency)
         const limits = { maxCostUsd: budget, maxConcurrency, maxCalls, requestsPerMinute, tokensPerMinute }
-        const book = Effect.mapError(reads.book(named), failed)
+        const book = acting(reads.book(named))
         const fresh = counted(named, caller, launch(settings, named, limits, canary))
         yield* once(
           named,
@@ -244,7 +241,7 @@ const make = (config: ServerConfig, spans: boolean) =>
     const resume: ServerRunsShape["resume"] = (runId) =>
       Effect.gen(function* () {
         if (working.has(runId)) return
-        const book = yield* Effect.mapError(Effect.provide(Report.bookOf(runId), services), failed)
+        const book = yield* acting(Effect.provide(Report.bookOf(runId), services))
         const settings = yield* served(book.settings)
         if (settings === undefined) return yield* notServed(runId)
         const again = counted(runId, settings.server.caller, launch(settings, runId, {}, undefined))
@@ -264,9 +261,9 @@ const make = (config: ServerConfig, spans: boolean) =>
       resume,
       working: (runId) => working.get(runId),
       active: () => working.size,
-      refused: (runId, { isOperator, name }) => {
+      refused: (runId, caller) => {
         const found = refused.get(runId)
-        return isOperator || found?.caller === name ? found?.message : undefined
+        return maySee(caller, found?.caller) ? found?.message : undefined
       },
       plain: (reason) => (reason === null ? null : { ...reason, message: hide(reason.message) }),
       job: (name) => jobs.get(name)?.job
@@ -381,45 +378,6 @@ const hiding = ({ jobs, sources }: ServerConfig, database: string) => {
     .filter(([path]) => path !== "")
     .sort(([a], [b]) => b.length - a.length)
   return (text: string): string => paths.reduce((said, [path, name]) => said.replaceAll(path, name), text)
-}
-
-/**
- * An error of the library as the interface says it. What the database says is for the server's log.
- *
- * @since 0.1.0
- */
-export const toBeginError = (
-  error: BeginError | RunRefused | InputError | StorageError | WorkflowError,
-  hide: (text: string) => string = (text) => text
-): BeginError => {
-  switch (error._tag) {
-    case "WorkflowError":
-      return new Unprocessable({ code: "bad_job", message: hide(error.message) })
-    case "StorageError":
-      return new Unavailable({ code: error.reason, message: "the database refuses; the server's log says why" })
-    case "InputError":
-      return new Unprocessable({ code: error.reason, message: hide(error.message) })
-    case "RunRefused":
-      return refusedBy(error)
-    default:
-      return error
-  }
-}
-
-const refusedBy = ({ message, reason }: RunRefused): BeginError => {
-  switch (reason) {
-    case "not_found":
-      return new NotFound({ code: reason, message: "there is no such run" })
-    case "busy":
-      // Which process on which machine is no caller's matter.
-      return new Conflict({ code: reason, message: "another process works on this run" })
-    case "cancelled":
-    case "done":
-    case "drift":
-      return new Conflict({ code: reason, message })
-    default:
-      return new Unprocessable({ code: reason, message })
-  }
 }
 
 const unprocessable = (code: string, message: string) => new Unprocessable({ code, message })
