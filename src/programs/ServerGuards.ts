@@ -5,7 +5,6 @@
  * @since 0.1.0
  */
 import { randomUUID } from "node:crypto"
-import type { IncomingMessage } from "node:http"
 import * as HttpApiBuilder from "@effect/platform/HttpApiBuilder"
 import * as HttpApp from "@effect/platform/HttpApp"
 import type * as HttpServerError from "@effect/platform/HttpServerError"
@@ -41,19 +40,18 @@ export const layer = (guards: Guards) =>
         Effect.gen(function* () {
           const request = yield* HttpServerRequest.HttpServerRequest
           yield* HttpApp.appendPreResponseHandler(yield* farewell)
+          const body = refusalOf(request, guards) ?? (yield* bodyOf(request))
+          // Only now: what waits here has asked all that it asks.
           yield* isRead(request) ? looks : verbs
-          return refusalOf(request, guards) ?? (yield* answered(app, request))
+          return typeof body === "string" ? yield* answered(app, request, body) : body
         })
     })
   )
 
-const answered = <E, R>(app: HttpApp.Default<E, R>, request: HttpServerRequest.HttpServerRequest) =>
+const answered = <E, R>(app: HttpApp.Default<E, R>, request: HttpServerRequest.HttpServerRequest, body: string) =>
   Effect.gen(function* () {
     const safely = Effect.catchAllCause(app, failed)
     if (isRead(request)) return yield* safely
-    // A verb that needs no more than its path.
-    const body = hasBody(request) ? yield* bodyOf(NodeHttpServerRequest.toIncomingMessage(request)) : "{}"
-    if (typeof body !== "string") return body
     if (depthOf(body) > MOST_DEPTH) return error(400, "too_deep", `JSON may be ${MOST_DEPTH} deep`)
     const json = parsed(body)
     if (Option.isNone(json)) return error(400, "bad_json", "the body is not JSON")
@@ -66,8 +64,8 @@ const answered = <E, R>(app: HttpApp.Default<E, R>, request: HttpServerRequest.H
   })
 
 /**
- * Node lets one new connection in a turn of its loop. If a turn answers all who are there, a flood of requests keeps others out for seconds, so that one is begun a turn, in their order: one that looks and one that changes something. (A semaphore of
- * effect 3.22 wakes all who wait for each permit: 200 clients were answered at a quarter of the rate.)
+ * Node lets one new connection in a turn of its loop. If a turn answers all who are there, a flood of requests keeps others out for seconds, so that one is begun a turn, in their order: one that
+ * looks and one that changes something. (A semaphore of effect 3.22 wakes all who wait for each permit: 200 clients were answered at a quarter of the rate.)
  */
 const turns = (): Effect.Effect<void> => {
   const waiting: Array<() => void> = []
@@ -159,9 +157,13 @@ export const hasBody = (head: Head): boolean =>
 
 const tooLarge = error(413, "too_large", `a body may have ${MOST_BYTES} bytes`)
 
-/** Or what is answered: what is too much is read and thrown away, so that the client still hears why; one that is gone hears nothing, and is not waited for. */
-const bodyOf = (source: IncomingMessage): Effect.Effect<string | HttpServerResponse.HttpServerResponse> =>
+/** The body, for a verb that needs no more than its path too; or what is answered: what is too much is read and thrown away, so that the client still hears why; one that is gone hears nothing, and is not waited for. */
+const bodyOf = (
+  request: HttpServerRequest.HttpServerRequest
+): Effect.Effect<string | HttpServerResponse.HttpServerResponse> =>
   Effect.async((resume) => {
+    if (!hasBody(request)) return resume(Effect.succeed("{}"))
+    const source = NodeHttpServerRequest.toIncomingMessage(request)
     let bytes = 0
     const chunks: Array<Buffer> = []
     const gone = () => resume(Effect.succeed(HttpServerResponse.empty({ status: 400 })))

@@ -444,7 +444,7 @@ describe("attacks", () => {
       `closed within ${Math.round(slowest)} ms; ${JSON.stringify([...statuses])}; memory +${grown.toFixed(1)} MB, from cold +${fromCold.toFixed(1)} MB; /health ${times.length} times, p99 ${p99.toFixed(1)} ms`
     )
     assert.deepStrictEqual(failed, [])
-    // T27 wants 10 s, a p99 of 500 ms and 64 MB; 1.3 to 9.2 s and 72 ms were measured. A busy machine must not fail it: Node's own timeouts would take 88 s.
+    // T27 wants 10 s, a p99 of 500 ms and 64 MB; 1.2 to 9.2 s and 54 to 104 ms were measured. A busy machine must not fail it: Node's own timeouts would take 88 s.
     assert.isBelow(slowest, 40_000)
     assert.isBelow(grown, 64)
     assert.isBelow(p99, 5_000)
