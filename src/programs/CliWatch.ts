@@ -28,14 +28,10 @@ export const watchCommand = Command.make(
         const rateAt = ProgressLine.recentRate()
         const show = (sight: Watch.Sight) =>
           Effect.flatMap(MonotonicTime.now, (at) => {
-            if (json)
-              return Console.log(
-                JSON.stringify({
-                  ...sight,
-                  worker: Option.getOrNull(sight.worker),
-                  phase: Option.getOrNull(sight.phase)
-                })
-              )
+            if (json) {
+              const [phase, worker] = [Option.getOrNull(sight.phase), Option.getOrNull(sight.worker)]
+              return Console.log(JSON.stringify({ ...sight, phase, worker }))
+            }
             const rate = rateAt(ProgressLine.markOf(at, sight))
             return line.draw((width) => `${ProgressLine.render(snapshotOf(sight), rate, width)}${absent(sight)}`)
           })

@@ -258,6 +258,23 @@ for (const backend of backends) {
         })
     )
 
+    law("a live worker is known with what it said of itself last, and nothing else of it changes", (journal) =>
+      Effect.gen(function* () {
+        yield* begin(journal, "run")
+        const fence = { runId: "run", worker: 1 }
+        const [before] = yield* journal.reads.workers("run")
+        assert.isNull(before?.sign)
+        for (const [at, sign] of [
+          [8, { phase: "cooling", allowed: 3 }],
+          [9, null],
+          [10, { phase: "provider_down", allowed: 1 }]
+        ] as const) {
+          assert.deepStrictEqual(yield* journal.commit({ _tag: "Beat", fence, at, sign }), ok)
+          assert.deepEqual(yield* journal.reads.workers("run"), [{ ...before, beatAt: at, sign }])
+        }
+      })
+    )
+
     law("I10: of two claims of one worker number at once, one takes the run and the other is refused", (journal) =>
       Effect.gen(function* () {
         yield* begin(journal, "run")
