@@ -8,6 +8,7 @@ import { Clock, Deferred, Effect, Schedule, type Scope } from "effect"
 import type { Fence, Sign, Verdict, WorkerRecord } from "../services/Book.ts"
 import { RunRefused, type StorageError } from "../services/Errors.ts"
 import type { JournalShape } from "../services/Journal.ts"
+import * as MonotonicTime from "../services/MonotonicTime.ts"
 import { Usd } from "../services/Usd.ts"
 
 /** How often a worker says that it lives, and looks whether it still may; what has changed of its sign is said within `LOOK_MS`. */
@@ -78,14 +79,14 @@ const beating = (
   taken: Deferred.Deferred<void>,
   signOf: () => Sign | null
 ): Effect.Effect<void, StorageError> => {
-  let silent = 0
   let said: Sign | null = null
+  let saidAt = Number.NEGATIVE_INFINITY
   const look = Effect.gen(function* () {
     const sign = signOf()
-    silent += LOOK_MS
-    if (silent < BEAT_MS && sign?.phase === said?.phase && sign?.allowed === said?.allowed) return
-    silent = 0
+    const now = yield* MonotonicTime.now
+    if (now - saidAt < BEAT_MS && sign?.phase === said?.phase && sign?.allowed === said?.allowed) return
     said = sign
+    saidAt = now
     const at = yield* Clock.currentTimeMillis
     const verdict: Verdict = yield* journal.commit({ _tag: "Beat", fence, at, sign })
     if (verdict._tag === "Fenced") yield* Deferred.succeed(taken, undefined)
