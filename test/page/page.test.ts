@@ -147,9 +147,11 @@ describe.skipIf(path === undefined)("the page, in a browser (skipped without a c
     await page.keyboard.type("Robotics")
     await key("Enter")
     await page.waitForURL(/search=Robotics/)
-    await page.locator(".opener").first().waitFor()
-    const texts = await page.locator("tbody tr:not(.detail)").allInnerTexts()
-    assert.isAbove(texts.length, 0)
+    // Those of before may still be there.
+    await page.waitForFunction(() => {
+      const shown = [...document.querySelectorAll("tbody tr:not(.detail)")]
+      return shown.length > 0 && shown.every(({ textContent }) => textContent?.includes("Robotics"))
+    })
     const first = (await page.locator(".opener").first().textContent()) ?? ""
     await tabTo(page, first)
     await key("Space")
