@@ -22,6 +22,7 @@ import type { Op } from "../../src/services/Book.ts"
 import { Usd } from "../../src/services/Usd.ts"
 import { type CountingLlm, countingLlm, promptOf } from "../support/countingLlm.ts"
 import { backends, type Database, nth, processOn, tempDir } from "../support/mortalProcess.ts"
+import { workerOf } from "../support/records.ts"
 
 const Vendor = Schema.Struct({ id: Schema.String, name: Schema.String })
 type Vendor = typeof Vendor.Type
@@ -209,16 +210,7 @@ for (const [backend, open] of Object.entries(backends)) {
           yield* session(database, echoing(), job, { maxCalls: 2 })
           // It has the lock and is in the book, as a process that works; then it is gone without a word.
           const [pid, now, life] = [4_711, Date.now(), yield* Scope.make()]
-          const worker = {
-            runId: "r1",
-            worker: 2,
-            live: true,
-            host: "box",
-            pid,
-            startedAt: now,
-            beatAt: now,
-            sign: null
-          }
+          const worker = { ...workerOf("r1", 2), host: "box", pid, startedAt: now, beatAt: now }
           const claim = Effect.gen(function* () {
             const journal = yield* Effect.flatMap(database, Journal.make)
             assert.isTrue(yield* journal.lock("r1"))

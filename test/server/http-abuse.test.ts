@@ -62,13 +62,7 @@ beforeAll(async () => {
   server = await serve(here)
 }, 60_000)
 afterAll(async () => {
-  console.log(
-    (await server.kill()).stderr
-      .split("\n")
-      .filter((l) => /EVICT [1-9]\d* [1-9]/.test(l))
-      .slice(0, 40)
-      .join("\n")
-  )
+  await server.kill()
   here.remove()
 })
 

@@ -14,7 +14,7 @@ import {
 } from "../../src/services/Book.ts"
 import { Usd } from "../../src/services/Usd.ts"
 import { booksOf, decided, fenced, ok, refused, writesOf } from "../support/decided.ts"
-import { bookOf, holdOf, workerOf } from "../support/records.ts"
+import { bookOf, buriedOf, holdOf, workerOf } from "../support/records.ts"
 
 const fence = { runId: "run", worker: 1 }
 const sign = { phase: "cooling", allowed: 3 } as const
@@ -170,8 +170,7 @@ describe("A run", () => {
 
   it("hears that its worker lives, and that it goes", () => {
     writes({ _tag: "Beat", fence, at: 9, sign }, { beats: [{ ...fence, at: 9, sign }] })
-    const gone = { ...fence, live: false, host: "", pid: 0, startedAt: 0, beatAt: 0, sign: null }
-    writes({ _tag: "Quit", fence }, { workers: [gone] })
+    writes({ _tag: "Quit", fence }, { workers: [buriedOf("run")] })
   })
 
   it("gets a status and a reason; what was kept is counted", () => {

@@ -3,7 +3,7 @@ import { assert, describe, it } from "@effect/vitest"
 import type { Book, CallRecord, CorrectionRecord, HoldRecord, Op, Settled } from "../../src/services/Book.ts"
 import { Usd } from "../../src/services/Usd.ts"
 import { booksOf, decided, fenced, holdsOf, ok, refused, writesOf } from "../support/decided.ts"
-import { bookOf, holdOf, workerOf } from "../support/records.ts"
+import { bookOf, buriedOf, holdOf, workerOf } from "../support/records.ts"
 
 const usage = { inputTokens: 3, cachedTokens: 1, cacheWriteTokens: 4, outputTokens: 2, reasoningTokens: 5 }
 const noTokens = { inputTokens: 0, cachedTokens: 0, cacheWriteTokens: 0, outputTokens: 0, reasoningTokens: 0 }
@@ -184,16 +184,7 @@ describe("A claim", () => {
     dead,
     lost
   })
-  const buried = (worker: number) => ({
-    runId: "run",
-    worker,
-    live: false,
-    host: "",
-    pid: 0,
-    startedAt: 0,
-    beatAt: 0,
-    sign: null
-  })
+  const buried = (worker: number) => buriedOf("run", worker)
   const crashed = (record: HoldRecord) => closedAs(record, "uncertain", record.amount, { reason: "crash", closedAt: 7 })
 
   it("I10: makes uncertain what the dead held, and what one that is long gone held, at its full amount; the living keep theirs", () => {

@@ -59,6 +59,18 @@ export const workerOf = (runId: string, worker = 1): WorkerRecord => ({
   sign: null
 })
 
+/** A worker that lives no more, as it is written: the rest of its record stays. */
+export const buriedOf = (runId: string, worker = 1): WorkerRecord => ({
+  runId,
+  worker,
+  live: false,
+  host: "",
+  pid: 0,
+  startedAt: 0,
+  beatAt: 0,
+  sign: null
+})
+
 /** The n-th hold of a run, of worker 1, on a row of its own unless told otherwise. */
 export const holdOf = (runId: string, n: number, amount: number, parts: Partial<HoldRecord> = {}): HoldRecord => ({
   runId,

@@ -21,7 +21,7 @@ afterAll(async () => {
   rmSync(cwd, { recursive: true, force: true })
 })
 
-const env = () => ({ OPENAI_API_KEY: "sk-test", OPENAI_BASE_URL: provider.url })
+const env = (on = provider) => ({ OPENAI_API_KEY: "sk-test", OPENAI_BASE_URL: on.url })
 const longhaul = async (args: ReadonlyArray<string>, code = 0): Promise<Ended> => {
   const ended = await command(args, { cwd, env: env() }).ended
   assert.strictEqual(ended.code, code, ended.stderr)
@@ -29,20 +29,27 @@ const longhaul = async (args: ReadonlyArray<string>, code = 0): Promise<Ended> =
 }
 const status = async (run: string) =>
   JSON.parse((await longhaul(["status", run, "--json", "--db", `${run}.db`])).stdout)
-const asked = async () => (await provider.bill()).requests
+const asked = async (on = provider) => (await on.bill()).requests
 const until = async (is: () => Promise<boolean>) => {
   while (!(await is())) await new Promise((resolve) => setTimeout(resolve, 10))
 }
 
-/** Begins a run of so many rows over the slow provider, and waits for its first calls. */
-const begin = async (run: string, rows: number, args: ReadonlyArray<string>) => {
+/** What `--json` prints: an object a line. */
+const parsed = (lines: string): ReadonlyArray<ReturnType<typeof JSON.parse>> =>
+  lines
+    .split("\n")
+    .filter((line) => line !== "")
+    .map((line) => JSON.parse(line))
+
+/** Begins a run of so many rows over the slow provider, or one of its own, and waits for its first calls. */
+const begin = async (run: string, rows: number, args: ReadonlyArray<string>, on = provider) => {
   const lines = ["id,name", ...Array.from({ length: rows }, (_, i) => `v${i + 1},vendor ${i + 1}`)]
   writeFileSync(join(cwd, `${run}-in.csv`), `${lines.join("\n")}\n`)
-  const before = await asked()
+  const before = await asked(on)
   const flags = ["--source", `${run}-in.csv`, "--db", `${run}.db`, "--run-id", run, "--scope", run, ...args]
-  const running = command(["run", job, ...flags], { cwd, env: env() })
-  await until(async () => (await asked()) >= before + 8 || running.child.exitCode !== null)
-  return { running, calls: async () => (await asked()) - before }
+  const running = command(["run", job, ...flags], { cwd, env: env(on) })
+  await until(async () => (await asked(on)) >= before + 8 || running.child.exitCode !== null)
+  return { running, calls: async () => (await asked(on)) - before }
 }
 
 describe("longhaul", () => {
@@ -84,18 +91,12 @@ describe("longhaul", () => {
     assert.match(drained.stdout, /^suspended: drained by \S+; \d+ of 600 rows are pending/)
     const watched = await watching.ended
     assert.strictEqual(watched.code, 4, watched.stderr)
-    const looks = watched.stdout
-      .trim()
-      .split("\n")
-      .map((line) => JSON.parse(line))
+    const looks = parsed(watched.stdout)
     assert.strictEqual(looks.at(-1).status, "suspended")
 
     await longhaul(["requeue", "steered", "v1", "v2", "--db", "steered.db"])
     const resumed = await longhaul(["resume", "steered", "-c", "30", "--db", "steered.db", "--json"])
-    const events = resumed.stdout
-      .trim()
-      .split("\n")
-      .map((line) => JSON.parse(line))
+    const events = parsed(resumed.stdout)
     const finished = events.find(({ _tag }) => _tag === "Finished")
     assert.deepInclude(finished, { status: "done", done: 600, reruns: 2, maxConcurrency: 30, uncertain: 0 })
     assert.strictEqual(await calls(), 602)
@@ -103,21 +104,9 @@ describe("longhaul", () => {
 
   it("watch says what the worker is at: here that its provider is gone", limit, async () => {
     const own = await startFakeProvider({ latency: 200 })
-    writeFileSync(
-      join(cwd, "gone.csv"),
-      `id,name\n${Array.from({ length: 200 }, (_, i) => `v${i},vendor ${i}`).join("\n")}\n`
-    )
-    const flags = ["--source", "gone.csv", "--db", "gone.db", "--run-id", "gone", "--budget", "1", "-c", "8"]
-    const running = command(["run", job, ...flags], { cwd, env: { ...env(), OPENAI_BASE_URL: own.url } })
-    await until(async () => (await own.bill()).requests >= 8)
+    const { running } = await begin("gone", 200, ["--budget", "1", "-c", "8"], own)
     const watching = command(["watch", "gone", "--db", "gone.db", "--json"], { cwd, env: env() })
-    const looks = () =>
-      watching
-        .stdout()
-        .trim()
-        .split("\n")
-        .filter(Boolean)
-        .map((line) => JSON.parse(line))
+    const looks = () => parsed(watching.stdout())
     await until(async () => looks().length > 0)
     assert.deepInclude(looks()[0], { phase: "running", allowed: 8 })
     await own.stop()
